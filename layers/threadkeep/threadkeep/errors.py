@@ -1,0 +1,97 @@
+"""Every error that Threadkeep raises on purpose, and the HTTP status that each becomes.
+
+The tree::
+
+    ThreadkeepError                 500
+    ├── ConfigurationError          500   the deployment or an agent is set up wrongly
+    ├── InvalidInput                400   names each field and the rule it broke
+    ├── Unauthenticated             401   no credential, or one that is wrong or expired
+    ├── AccessDenied                403   the thread belongs to another resource
+    ├── NotFound                    404
+    ├── Conflict                    409   the state of the store does not allow it
+    │   ├── ThreadGone              409   deleted, or being deleted, while the call ran
+    │   └── DeadlineExceeded        409   a buffered run took too long; nothing was stored
+    ├── TooLarge                    413
+    ├── ModelRejected               424   the model refuses the request; repeating cannot help
+    └── ModelUnavailable            503   the model is down, busy or too slow; repeating may help
+
+Clients repeat every 5xx, so what repeating cannot mend is always a 4xx.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ThreadkeepError(Exception):
+    """Base of all of them. `str(error)` is safe to show to the caller."""
+
+    status: ClassVar[int] = 500
+
+
+class ConfigurationError(ThreadkeepError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One broken rule. `field` is a dotted path, `root` for the whole, `body` for unparsable JSON."""
+
+    field: str
+    message: str
+
+
+class InvalidInput(ThreadkeepError):
+    """Input that breaks a rule. `where` is `request body`, `query parameters` or `path parameters`."""
+
+    status = 400
+
+    def __init__(self, *issues: Issue, where: str = "request body", summary: str | None = None):
+        self.issues = issues
+        self.where = where
+        self.summary = summary or f"Invalid {where}"
+        super().__init__(self.summary + "".join(f"; {i.field}: {i.message}" for i in issues))
+
+
+class Unauthenticated(ThreadkeepError):
+    status = 401
+
+    def __init__(self, message: str = "Invalid or expired token"):
+        super().__init__(message)
+
+
+class AccessDenied(ThreadkeepError):
+    """The message is constant, so that nothing about the other owner leaks."""
+
+    status = 403
+
+    def __init__(self, message: str = "Access denied: thread belongs to a different resource"):
+        super().__init__(message)
+
+
+class NotFound(ThreadkeepError):
+    status = 404
+
+
+class Conflict(ThreadkeepError):
+    status = 409
+
+
+class ThreadGone(Conflict):
+    def __init__(self, thread_id: str):
+        super().__init__(f"Thread {thread_id} was deleted or is being deleted")
+
+
+class DeadlineExceeded(Conflict):
+    pass
+
+
+class TooLarge(ThreadkeepError):
+    status = 413
+
+
+class ModelRejected(ThreadkeepError):
+    status = 424
+
+
+class ModelUnavailable(ThreadkeepError):
+    status = 503

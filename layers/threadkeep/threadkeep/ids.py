@@ -1,0 +1,65 @@
+"""Identifiers: which are allowed, how they become keys, how new ones are made."""
+
+import re
+import unicodedata
+import uuid
+from urllib.parse import unquote
+
+from threadkeep.errors import InvalidInput, Issue
+
+MAX_BYTES = 256
+MAX_ENCODED_BYTES = 450
+
+_HTTP_ID = re.compile(r"[A-Za-z0-9._~:@|+=,-]{1,256}")
+_ESCAPES = str.maketrans({"%": "%25", "#": "%23", "/": "%2F"})
+
+
+def new_id() -> str:
+    """A random id (UUID v4) for a thread, a message or a run."""
+    return str(uuid.uuid4())
+
+
+def encode(identifier: str) -> str:
+    """Escape the characters that separate parts of a key, one-to-one (case H03)."""
+    return identifier.translate(_ESCAPES)
+
+
+def problem(identifier: str) -> str | None:
+    """The rule that an id breaks, in words, or None: 1 to 256 bytes of UTF-8 without control characters."""
+    try:
+        size = len(identifier.encode())
+    except UnicodeEncodeError:
+        return "must be valid Unicode"
+    if not 1 <= size <= MAX_BYTES:
+        return f"must be 1 to {MAX_BYTES} bytes of UTF-8, received {size}"
+    if any(unicodedata.category(c) == "Cc" for c in identifier):
+        return "must not contain control characters"
+    if len(encode(identifier).encode()) > MAX_ENCODED_BYTES:
+        return f"must be at most {MAX_ENCODED_BYTES} bytes once %, # and / are escaped"
+    return None
+
+
+def check(field: str, identifier: str) -> str:
+    """Return the id, or raise `InvalidInput` naming `field`."""
+    if broken := problem(identifier):
+        raise InvalidInput(Issue(field, broken), where="argument")
+    return identifier
+
+
+def http_problem(identifier: str) -> str | None:
+    """As `problem`, for ids that travel over HTTP: clients do not encode paths, so the set is narrower."""
+    if _HTTP_ID.fullmatch(identifier):
+        return None
+    return problem(identifier) or "may only contain letters, digits and . _ ~ : @ | + = , -"
+
+
+def from_path(field: str, raw: str) -> str:
+    """Decode an id from a URL path and check it.
+
+    No legal id contains `%`, so decoding here gives the same answer whether or not the gateway has
+    decoded already; what is still encoded after one decode is refused (case H32).
+    """
+    identifier = unquote(raw)
+    if broken := http_problem(identifier):
+        raise InvalidInput(Issue(field, broken), where="path parameters")
+    return identifier

@@ -1,0 +1,66 @@
+"""JSON in, the same JSON out: the one place that reads and writes JSON text.
+
+Bodies are stored as JSON text, not as DynamoDB numbers and maps, so that `3` stays `3`, `0.1` stays
+`0.1` and a 20-digit integer keeps every digit.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+
+type_names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+
+Json = Any  # a JSON value: None, bool, int, float, str, list[Json] or dict[str, Json]
+
+_EXACT_DIGITS = 17  # every binary double survives 17 significant digits
+
+
+def loads(text: str | bytes) -> Json:
+    """Parse JSON text.
+
+    Raises `ValueError` for text that is not JSON, for NaN and Infinity, and for a decimal number that
+    a double cannot hold, rather than rounding it in silence.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_float=_exact_float)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def dumps(value: Json) -> str:
+    """Write compact JSON text; a lone surrogate is replaced, NaN and Infinity raise `ValueError`."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def kind(value: Json) -> str:
+    """The JSON name of a value's type, for error messages."""
+    if value is None:
+        return "null"
+    return type_names.get(type(value), type(value).__name__)
+
+
+def as_object(value: Json) -> dict[str, Json] | None:
+    """The value if it is a JSON object, else None."""
+    return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else None
+
+
+def as_array(value: Json) -> list[Json] | None:
+    """The value if it is a JSON array, else None."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _exact_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:24]} is out of range")
+    decimal = Decimal(text)
+    if len(decimal.normalize().as_tuple().digits) > _EXACT_DIGITS and Decimal(number) != decimal:
+        raise ValueError(f"the number {text[:24]}... has more digits than can be kept")
+    return number
