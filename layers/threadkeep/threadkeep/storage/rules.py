@@ -1,0 +1,119 @@
+"""Rules of the store that need no store: every adapter applies these, none writes its own."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from threadkeep import jsontext
+from threadkeep.errors import Conflict, TooLarge
+from threadkeep.jsontext import Json
+from threadkeep.storage.order import order_key
+from threadkeep.storage.port import Message, NewMessage, Page, Thread
+
+T = TypeVar("T")
+
+MAX_TURN_MESSAGES = 44  # two actions each, with the thread and its job below 90 of 100 in a transaction
+MAX_TURN_BYTES = 3_500_000  # of a transaction's 4 MB
+MAX_BODY_BYTES = 350_000  # of an item's 400 KB
+
+CONVERSATION_ROLES = frozenset({"user", "assistant"})
+HIDDEN_ROLES = frozenset({"system"})  # instructions are made anew for each turn, never replayed
+
+
+class HasRole(Protocol):
+    @property
+    def role(self) -> str: ...
+
+
+Row = TypeVar("Row", bound=HasRole)
+
+
+def body_text(body: Json) -> str:
+    """The JSON text of one body, as it is stored. Raises `TooLarge` above 350 KB of UTF-8."""
+    text = jsontext.dumps(body)
+    size = len(text.encode())
+    if size > MAX_BODY_BYTES:
+        raise TooLarge(f"A stored body may have {MAX_BODY_BYTES} bytes, received {size}")
+    return text
+
+
+def turn_bodies(messages: Sequence[NewMessage]) -> tuple[str, ...]:
+    """The JSON text of each message's content, once the turn is known to fit one transaction.
+
+    Raises `TooLarge` above 44 messages, 350 KB in one or 3.5 MB together, `Conflict` if two of them
+    have the same id.
+    """
+    if len(messages) > MAX_TURN_MESSAGES:
+        raise TooLarge(f"One turn may store {MAX_TURN_MESSAGES} messages, received {len(messages)}")
+    if len({m.id for m in messages}) < len(messages):
+        raise Conflict("Two messages of one turn have the same id")
+    texts = tuple(body_text(m.content) for m in messages)
+    size = sum(len(text.encode()) for text in texts)
+    if size > MAX_TURN_BYTES:
+        raise TooLarge(f"One turn may store {MAX_TURN_BYTES} bytes of messages, received {size}")
+    return texts
+
+
+def number(thread: Thread, messages: Sequence[NewMessage]) -> tuple[Thread, tuple[Message, ...]]:
+    """Give the messages their places at the end of the thread; returns the thread as it is afterwards.
+
+    `created_at = max(at, last_at + 1)`, message by message, so a clock that runs behind cannot
+    reorder a thread. Numbering the same messages on a newer row of the thread moves them behind what
+    was stored meanwhile and keeps them together.
+    """
+    seq, last_at, numbered = thread.seq, thread.last_at, list[Message]()
+    for new in messages:
+        seq, last_at = seq + 1, max(new.at, last_at + 1)
+        place = order_key(last_at, seq)
+        numbered.append(Message(new.id, thread.id, new.role, new.content, last_at, place, new.type))
+    after = replace(
+        thread,
+        seq=seq,
+        last_at=last_at,
+        message_count=thread.message_count + len(numbered),
+        updated_at=max(thread.updated_at, last_at),
+        version=thread.version + 1,
+    )
+    return after, tuple(numbered)
+
+
+def same_thread(stored: Thread, loaded: Thread) -> bool:
+    """Whether a stored row is still the thread that was loaded, not one created later under its id (case H10)."""
+    return (stored.id, stored.resource_id, stored.created_at) == (loaded.id, loaded.resource_id, loaded.created_at)
+
+
+def is_conversation(row: HasRole) -> bool:
+    """Whether a message counts towards a window of N messages."""
+    return row.role in CONVERSATION_ROLES
+
+
+def fills_window(newest_first: Iterable[HasRole], last_messages: int) -> bool:
+    """Whether these newest rows hold the whole window, so that reading may stop."""
+    return sum(map(is_conversation, newest_first)) >= last_messages
+
+
+def history_window(newest_first: Iterable[Row], last_messages: int) -> tuple[Row, ...]:
+    """The newest `last_messages` conversation messages and what follows the oldest of them, ascending.
+
+    Rows of other roles stay in their places without being counted (case H18); system rows are left
+    out (case H19). Where the thread holds fewer conversation messages, nothing is cut off.
+    """
+    window, missing = list[Row](), last_messages
+    for row in newest_first:
+        if missing <= 0:
+            break
+        if row.role not in HIDDEN_ROLES:
+            window.append(row)
+            missing -= is_conversation(row)
+    return tuple(reversed(window))
+
+
+def cut(rows: Sequence[T], page: int, per_page: int | None) -> Sequence[T]:
+    """The rows of one page, counted from the first row given; all of them if `per_page` is None."""
+    return rows if per_page is None else rows[page * per_page : (page + 1) * per_page]
+
+
+def page_of(items: Sequence[T], *, total: int, page: int, per_page: int | None) -> Page[T]:
+    """Wrap the items of one page. There is more while `total` reaches past the page's end (TH-6)."""
+    has_more = per_page is not None and (page + 1) * per_page < total
+    return Page(tuple(items), total, page, per_page, has_more)
