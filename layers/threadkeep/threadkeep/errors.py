@@ -13,7 +13,8 @@ The tree::
     │   └── DeadlineExceeded        409   a buffered run took too long; nothing was stored
     ├── TooLarge                    413
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
-    └── ModelUnavailable            503   the model is down, busy or too slow; repeating may help
+    ├── ModelUnavailable            503   the model is down, busy or too slow; repeating may help
+    └── StoreUnavailable            503   the store is busy or unreachable; repeating may help
 
 Clients repeat every 5xx, so what repeating cannot mend is always a 4xx.
 """
@@ -94,4 +95,8 @@ class ModelRejected(ThreadkeepError):
 
 
 class ModelUnavailable(ThreadkeepError):
+    status = 503
+
+
+class StoreUnavailable(ThreadkeepError):
     status = 503

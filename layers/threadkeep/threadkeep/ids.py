@@ -24,6 +24,11 @@ def encode(identifier: str) -> str:
     return identifier.translate(_ESCAPES)
 
 
+def decode(segment: str) -> str:
+    """The inverse of `encode`."""
+    return unquote(segment)
+
+
 def problem(identifier: str) -> str | None:
     """The rule that an id breaks, in words, or None: 1 to 256 bytes of UTF-8 without control characters."""
     try:

@@ -1,0 +1,5 @@
+"""The DynamoDB adapter of the storage port."""
+
+from threadkeep.storage.dynamodb.adapter import DynamoDBStorage
+
+__all__ = ["DynamoDBStorage"]

@@ -1,0 +1,133 @@
+"""Records to DynamoDB items and back. JSON bodies are JSON text (see `threadkeep.jsontext`)."""
+
+from typing import TYPE_CHECKING
+
+from threadkeep import jsontext
+from threadkeep.clock import Millis
+from threadkeep.storage.dynamodb import keys
+from threadkeep.storage.port import Job, Message, Thread
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
+    Item = dict[str, AttributeValueTypeDef]
+
+READY = "ready"
+DELETING = "deleting"
+SCHEMA_VERSION = 1
+JOB_SECONDS = 86_400
+
+
+def text(value: str) -> "AttributeValueTypeDef":
+    return {"S": value}
+
+
+def number(value: int) -> "AttributeValueTypeDef":
+    return {"N": str(value)}
+
+
+def key(pk: str, sk: str) -> "Item":
+    return {"pk": text(pk), "sk": text(sk)}
+
+
+def thread_key(thread_id: str) -> "Item":
+    return key(keys.thread(thread_id), keys.SELF)
+
+
+def get_text(item: "Item", name: str) -> str:
+    """The text of a string attribute, or of a number; empty if absent."""
+    value = item.get(name, {})
+    return value.get("S") or value.get("N") or ""
+
+
+def get_number(item: "Item", name: str) -> int:
+    return int(item[name].get("N", "0")) if name in item else 0
+
+
+def thread_item(thread: Thread) -> "Item":
+    item = thread_key(thread.id) | {
+        "resourceId": text(thread.resource_id),
+        "title": text(thread.title),
+        "state": text(READY),
+        "seq": number(thread.seq),
+        "lastAt": number(thread.last_at),
+        "messageCount": number(thread.message_count),
+        "version": number(thread.version),
+        "createdAt": number(thread.created_at),
+        "updatedAt": number(thread.updated_at),
+        "g1pk": text(keys.resource(thread.resource_id)),
+        "g1sk": text(keys.moment(thread.updated_at, thread.id)),
+        "g2pk": text(keys.shard(thread.id)),
+        "g2sk": text(keys.moment(thread.created_at, thread.id)),
+    }
+    if thread.metadata is not None:
+        item["metadata"] = text(jsontext.dumps(thread.metadata))
+    return item
+
+
+def thread_from(item: "Item") -> Thread:
+    metadata = get_text(item, "metadata")
+    return Thread(
+        id=keys.thread_of(get_text(item, "pk")),
+        resource_id=get_text(item, "resourceId"),
+        title=get_text(item, "title"),
+        metadata=jsontext.loads(metadata) if metadata else None,
+        created_at=get_number(item, "createdAt"),
+        updated_at=get_number(item, "updatedAt"),
+        seq=get_number(item, "seq"),
+        last_at=get_number(item, "lastAt"),
+        message_count=get_number(item, "messageCount"),
+        version=get_number(item, "version"),
+    )
+
+
+def is_ready(item: "Item | None") -> bool:
+    return item is not None and get_text(item, "state") == READY
+
+
+def message_item(message: Message, body: str) -> "Item":
+    """`body` is the JSON text of the content."""
+    item = key(keys.thread(message.thread_id), keys.message(message.order, message.id)) | {
+        "id": text(message.id),
+        "role": text(message.role),
+        "content": text(body),
+        "createdAt": number(message.created_at),
+        "order": text(message.order),
+        "schema": number(SCHEMA_VERSION),
+    }
+    if message.type is not None:
+        item["type"] = text(message.type)
+    return item
+
+
+def message_from(item: "Item") -> Message:
+    return Message(
+        id=get_text(item, "id"),
+        thread_id=keys.thread_of(get_text(item, "pk")),
+        role=get_text(item, "role"),
+        content=jsontext.loads(get_text(item, "content")),
+        created_at=get_number(item, "createdAt"),
+        order=get_text(item, "order"),
+        type=get_text(item, "type") if "type" in item else None,
+    )
+
+
+def message_key_item(message: Message) -> "Item":
+    return key(keys.message_keys(message.thread_id), keys.encode(message.id)) | {"order": text(message.order)}
+
+
+def job_item(job: Job, now: Millis) -> "Item":
+    return key(keys.thread(job.thread_id), keys.job(job.run_id)) | {
+        "agentId": text(job.agent_id),
+        "body": text(jsontext.dumps(job.body)),
+        "expiresAt": number(now // 1000 + JOB_SECONDS),
+    }
+
+
+def job_from(item: "Item") -> Job:
+    return Job(
+        run_id=keys.decode(get_text(item, "sk").removeprefix(keys.JOB)),
+        thread_id=keys.thread_of(get_text(item, "pk")),
+        agent_id=get_text(item, "agentId"),
+        body=jsontext.loads(get_text(item, "body")),
+    )

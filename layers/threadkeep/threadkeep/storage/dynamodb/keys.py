@@ -1,0 +1,56 @@
+"""The keys of every item, in one place. They are frozen: `tests/infra` guards them."""
+
+from zlib import crc32
+
+from threadkeep.clock import Millis
+from threadkeep.ids import decode, encode
+
+SELF = "@"  # the sort key of a thread's or a resource's own row; sorts before every other prefix
+MESSAGE = "M#"
+JOB = "J#"
+DIRECTORY = "T#"
+SHARDS = 8  # of the index that lists threads of all owners
+
+
+def thread(thread_id: str) -> str:
+    return f"T#{encode(thread_id)}"
+
+
+def message_keys(thread_id: str) -> str:
+    """The partition that finds a thread's messages by id."""
+    return f"K#{encode(thread_id)}"
+
+
+def resource(resource_id: str) -> str:
+    return f"R#{encode(resource_id)}"
+
+
+def message(order: str, message_id: str) -> str:
+    return f"{MESSAGE}{order}#{encode(message_id)}"
+
+
+def job(run_id: str) -> str:
+    return f"{JOB}{encode(run_id)}"
+
+
+def directory(created_at: Millis, thread_id: str) -> str:
+    return f"{DIRECTORY}{moment(created_at, thread_id)}"
+
+
+def moment(at: Millis, thread_id: str) -> str:
+    """A sort key that orders threads by a time, and by id within one millisecond."""
+    return f"{at:015d}#{encode(thread_id)}"
+
+
+def shard(thread_id: str) -> str:
+    """The `g2` partition of a thread; spread by a hash that is the same in every process."""
+    return shard_name(crc32(thread_id.encode()) % SHARDS)
+
+
+def shard_name(number: int) -> str:
+    return f"THREADS#{number}"
+
+
+def thread_of(pk: str) -> str:
+    """The thread id in a `T#` partition key."""
+    return decode(pk.removeprefix("T#"))
