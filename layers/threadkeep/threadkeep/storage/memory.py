@@ -1,0 +1,209 @@
+"""A store that keeps everything in the process: for tests, and for using the library without AWS."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from threadkeep import clock, ids, jsontext
+from threadkeep.clock import Millis
+from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
+from threadkeep.jsontext import Json
+from threadkeep.storage import rules
+from threadkeep.storage.port import (
+    Committed,
+    Direction,
+    Job,
+    Message,
+    NewThread,
+    Page,
+    Thread,
+    ThreadField,
+    TurnCommit,
+    TurnState,
+)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A thread with everything that hangs on it; `messages` is ascending, by id."""
+
+    thread: Thread
+    deleting: bool = False
+    messages: dict[str, Message] = field(default_factory=dict[str, Message])
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+
+
+class InMemoryStorage:
+    """The storage port (`threadkeep.storage.port.Storage`) without a database.
+
+    Each method takes effect at one instant, under a lock that is never held while waiting, so one
+    store serves any number of tasks, event loops and threads. Values are copied through JSON on the
+    way in and out: no caller shares an object with the store. `clock` returns milliseconds since
+    1970 and may be replaced at any time.
+    """
+
+    def __init__(self, clock: Callable[[], Millis] = clock.now):
+        self.clock = clock
+        self._lock = Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
+
+    async def load_turn(self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = ()) -> TurnState:
+        await _other_tasks()
+        with self._lock:
+            entry = self._entries.get(thread_id)
+            if entry is None or entry.deleting:
+                return TurnState(thread=None, deleting=entry is not None)
+            return TurnState(
+                thread=_thread_copy(entry.thread),
+                history=tuple(map(_message_copy, rules.history_window(_newest_first(entry), last_messages))),
+                stored_ids=frozenset(i for i in message_ids if i in entry.messages),
+            )
+
+    async def create_thread(self, new: NewThread) -> Thread:
+        await _other_tasks()
+        with self._lock:
+            entry = self._entries.get(new.id)
+            if entry is None:
+                entry = self._entries[new.id] = _Entry(self._first_row(new))
+            elif entry.deleting:
+                raise ThreadGone(new.id)
+            elif entry.thread.resource_id != new.resource_id:
+                raise AccessDenied
+            return _thread_copy(entry.thread)
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(thread_id)
+            return _thread_copy(entry.thread) if entry else None
+
+    async def list_threads(
+        self,
+        resource_id: str | None,
+        *,
+        page: int = 0,
+        per_page: int | None = 100,
+        order_by: ThreadField = "createdAt",
+        direction: Direction = "DESC",
+    ) -> Page[Thread]:
+        def rank(thread: Thread) -> tuple[Millis, str]:
+            at = thread.created_at if order_by == "createdAt" else thread.updated_at
+            return at, ids.encode(thread.id)
+
+        await _other_tasks()
+        with self._lock:
+            threads = [e.thread for e in self._entries.values() if not e.deleting]
+            found = [t for t in threads if resource_id is None or t.resource_id == resource_id]
+            found.sort(key=rank, reverse=direction == "DESC")
+            items = [_thread_copy(t) for t in rules.cut(found, page, per_page)]
+            return rules.page_of(items, total=len(found), page=page, per_page=per_page)
+
+    async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(thread_id)
+            if entry is None:
+                return False
+            if resource_id is not None and entry.thread.resource_id != resource_id:
+                raise AccessDenied
+            entry.deleting = True
+            return True
+
+    async def purge_thread(self, thread_id: str) -> None:
+        await _other_tasks()
+        with self._lock:
+            entry = self._entries.get(thread_id)
+            if entry is not None and entry.deleting:
+                self._buried[thread_id] = entry.thread.created_at
+                del self._entries[thread_id]
+
+    async def list_messages(
+        self, thread_id: str, *, page: int = 0, per_page: int | None = 40, direction: Direction = "DESC"
+    ) -> Page[Message]:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(thread_id)
+            if entry is None:
+                raise NotFound(f"Thread {thread_id} not found")
+            rows = _newest_first(entry) if direction == "DESC" else list(entry.messages.values())
+            items = [_message_copy(m) for m in rules.cut(rows, page, per_page)]
+            if direction == "DESC":
+                items.reverse()
+            return rules.page_of(items, total=entry.thread.message_count, page=page, per_page=per_page)
+
+    async def commit_turn(self, commit: TurnCommit) -> Committed:
+        rules.turn_bodies(commit.messages)
+        job = _job_copy(commit.job) if commit.job else None
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(commit.thread.id)
+            if entry is None or not rules.same_thread(entry.thread, commit.thread):
+                raise ThreadGone(commit.thread.id)
+            if taken := [m.id for m in commit.messages if m.id in entry.messages]:
+                raise Conflict(f"Message {taken[0]} is stored already")
+            thread, messages = rules.number(entry.thread, commit.messages)
+            entry.thread = thread
+            entry.messages |= {m.id: _message_copy(m) for m in messages}
+            if job:
+                entry.jobs[job.run_id] = job
+            return Committed(_thread_copy(thread), tuple(map(_message_copy, messages)))
+
+    async def get_job(self, thread_id: str, run_id: str) -> Job | None:
+        await _other_tasks()
+        with self._lock:
+            entry = self._entries.get(thread_id)
+            job = entry.jobs.get(run_id) if entry else None
+            return _job_copy(job) if job else None
+
+    async def delete_job(self, thread_id: str, run_id: str) -> None:
+        await _other_tasks()
+        with self._lock:
+            if entry := self._entries.get(thread_id):
+                entry.jobs.pop(run_id, None)
+
+    async def set_title(self, thread: Thread, title: str) -> bool:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(thread.id)
+            if entry is None or not rules.same_thread(entry.thread, thread) or entry.thread.title:
+                return False
+            stored = entry.thread
+            updated_at = max(stored.updated_at, self.clock())
+            entry.thread = replace(stored, title=title, updated_at=updated_at, version=stored.version + 1)
+            return True
+
+    def _ready(self, thread_id: str) -> _Entry | None:
+        entry = self._entries.get(thread_id)
+        return None if entry is None or entry.deleting else entry
+
+    def _first_row(self, new: NewThread) -> Thread:
+        """A new thread. One that takes a purged thread's id is younger, even within one millisecond."""
+        now = max(self.clock(), self._buried.get(new.id, -1) + 1)
+        return Thread(new.id, new.resource_id, new.title, _json_copy(new.metadata), created_at=now, updated_at=now)
+
+
+async def _other_tasks() -> None:
+    """Let other tasks run first, as any real store would: races show up in tests, not in production."""
+    await asyncio.sleep(0)
+
+
+def _newest_first(entry: _Entry) -> list[Message]:
+    return list(reversed(entry.messages.values()))
+
+
+def _json_copy(value: Json) -> Json:
+    return None if value is None else jsontext.loads(rules.body_text(value))
+
+
+def _thread_copy(thread: Thread) -> Thread:
+    return replace(thread, metadata=_json_copy(thread.metadata))
+
+
+def _message_copy(message: Message) -> Message:
+    return replace(message, content=_json_copy(message.content))
+
+
+def _job_copy(job: Job) -> Job:
+    return replace(job, body=_json_copy(job.body))
