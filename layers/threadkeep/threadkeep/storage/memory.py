@@ -169,9 +169,7 @@ class InMemoryStorage:
             entry = self._ready(thread.id)
             if entry is None or not rules.same_thread(entry.thread, thread) or entry.thread.title:
                 return False
-            stored = entry.thread
-            updated_at = max(stored.updated_at, self.clock())
-            entry.thread = replace(stored, title=title, updated_at=updated_at, version=stored.version + 1)
+            entry.thread = replace(entry.thread, title=title, version=entry.thread.version + 1)
             return True
 
     def _ready(self, thread_id: str) -> _Entry | None:

@@ -1,0 +1,228 @@
+"""Random histories of one store, checked step by step against a model that fits on a page."""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
+from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit
+
+T = TypeVar("T")
+
+NAMES = st.sampled_from(["a", "a#", "b/#"])
+OWNERS = st.sampled_from(["x", "x#a"])
+MESSAGE_NAMES = st.sampled_from([f"m{n}" for n in range(12)])
+ROLES = st.sampled_from(["user", "assistant", "signal", "system"])
+TURNS = st.lists(st.tuples(MESSAGE_NAMES, ROLES), min_size=1, max_size=4, unique_by=lambda m: m[0])
+PAGES = st.one_of(st.none(), st.integers(0, 5))
+
+
+@dataclass
+class Expected:
+    """A thread in the model. `birth` numbers it among all threads that ever had a row."""
+
+    owner: str
+    birth: int
+    created_at: int
+    title: str
+    deleting: bool = False
+    messages: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])  # id, role, created_at
+    runs: set[str] = field(default_factory=set[str])
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """`loaded` holds thread rows as some caller once read them, most of them out of date."""
+
+    loaded = Bundle("loaded")
+
+    def __init__(self, storage: Storage):
+        super().__init__()
+        self.storage = storage
+        self.loop = asyncio.new_event_loop()
+        self.unique = uuid.uuid4().hex[:12]
+        self.threads: dict[str, Expected] = {}
+        self.births: dict[tuple[str, int], int] = {}
+        self.runs = 0
+
+    def teardown(self) -> None:
+        self.loop.close()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(call)
+
+    def name(self, short: str) -> str:
+        return f"{short}{self.unique}"
+
+    def live(self, thread_id: str) -> Expected | None:
+        expected = self.threads.get(thread_id)
+        return None if expected is None or expected.deleting else expected
+
+    def alive(self, row: Thread) -> Expected | None:
+        """The model's thread, if it is the very one that the row was read from."""
+        expected = self.live(row.id)
+        same = expected and expected.birth == self.births[row.id, row.created_at]
+        return expected if same else None
+
+    @initialize(target=loaded, owner=OWNERS)
+    def begin(self, owner: str) -> Thread:
+        return self.create("a", owner, "")
+
+    @rule(target=loaded, short=NAMES, owner=OWNERS, title=st.sampled_from(["", "Title"]))
+    def create_or_load(self, short: str, owner: str, title: str) -> Thread:
+        expected = self.threads.get(self.name(short))
+        if expected is None:
+            return self.create(short, owner, title)
+        if expected.deleting or expected.owner != self.name(owner):
+            self.refuses(ThreadGone if expected.deleting else AccessDenied, short, owner)
+            return self.create("spare" + uuid.uuid4().hex, owner, title)
+        row = self.run(self.storage.create_thread(NewThread(self.name(short), self.name(owner), "Other")))
+        assert (row.title, row.created_at) == (expected.title, expected.created_at)
+        return row
+
+    def create(self, short: str, owner: str, title: str) -> Thread:
+        new = NewThread(self.name(short), self.name(owner), title, {"title": title})
+        row = self.run(self.storage.create_thread(new))
+        assert (row.resource_id, row.title, row.metadata) == (new.resource_id, title, {"title": title})
+        birth = len(self.births)
+        assert self.births.setdefault((row.id, row.created_at), birth) == birth, "created_at told no threads apart"
+        self.threads[row.id] = Expected(new.resource_id, birth, row.created_at, title)
+        return row
+
+    def refuses(self, error: type[Exception], short: str, owner: str) -> None:
+        try:
+            self.run(self.storage.create_thread(NewThread(self.name(short), self.name(owner))))
+        except error:
+            return
+        raise AssertionError(f"expected {error.__name__}")
+
+    @rule(target=loaded, row=loaded)
+    def read(self, row: Thread) -> Thread:
+        stored = self.run(self.storage.get_thread(row.id))
+        assert (stored is None) == (self.live(row.id) is None)
+        return stored or row
+
+    @rule(row=loaded, turn=TURNS, behind=st.integers(-100, 10_000))
+    def commit(self, row: Thread, turn: list[tuple[str, str]], behind: int) -> None:
+        at = row.created_at - behind
+        messages = tuple(NewMessage(i, role, {"format": 2, "parts": [], "of": i}, at) for i, role in turn)
+        self.runs += 1
+        job = Job(f"run#{self.runs}", row.id, "agent", {"n": self.runs})
+        expected = self.alive(row)
+        taken = {i for i, _, _ in expected.messages} & {i for i, _ in turn} if expected else set[str]()
+        try:
+            done = self.run(self.storage.commit_turn(TurnCommit(row, messages, job)))
+        except ThreadGone:
+            assert expected is None
+            return
+        except Conflict:
+            assert taken
+            return
+        assert expected is not None and not taken
+        last = max((m[2] for m in expected.messages), default=0)
+        for stored, (message_id, role) in zip(done.messages, turn, strict=True):
+            last = max(at, last + 1)
+            assert (stored.id, stored.role, stored.created_at) == (message_id, role, last)
+            expected.messages.append((message_id, role, last))
+        expected.runs.add(job.run_id)
+
+    @rule(row=loaded, title=st.sampled_from(["One", "Two"]))
+    def set_title(self, row: Thread, title: str) -> None:
+        expected = self.alive(row)
+        writes = expected is not None and not expected.title
+        assert self.run(self.storage.set_title(row, title)) is writes
+        if expected and writes:
+            expected.title = title
+
+    @rule(row=loaded, owner=st.one_of(st.none(), OWNERS))
+    def delete(self, row: Thread, owner: str | None) -> None:
+        expected = self.live(row.id)
+        named = owner and self.name(owner)
+        try:
+            done = self.run(self.storage.delete_thread(row.id, resource_id=named))
+        except AccessDenied:
+            assert expected and named not in (None, expected.owner)
+            return
+        assert done is (expected is not None)
+        if expected:
+            assert named in (None, expected.owner)
+            expected.deleting = True
+
+    @rule(row=loaded)
+    def purge(self, row: Thread) -> None:
+        self.run(self.storage.purge_thread(row.id))
+        if row.id in self.threads and self.threads[row.id].deleting:
+            del self.threads[row.id]
+
+    @rule(row=loaded, n=st.integers(1, 6))
+    def do_job(self, row: Thread, n: int) -> None:
+        expected, run_id = self.live(row.id), f"run#{n}"
+        if expected:
+            job = self.run(self.storage.get_job(row.id, run_id))
+            assert job == (Job(run_id, row.id, "agent", {"n": n}) if run_id in expected.runs else None)
+            self.run(self.storage.delete_job(row.id, run_id))
+            expected.runs.discard(run_id)
+
+    @rule(row=loaded, last=st.integers(0, 5), asked=st.lists(MESSAGE_NAMES, max_size=3))
+    def load_turn(self, row: Thread, last: int, asked: list[str]) -> None:
+        state = self.run(self.storage.load_turn(row.id, last_messages=last, message_ids=asked))
+        expected = self.live(row.id)
+        assert (state.thread is None) == (expected is None)
+        assert state.deleting == (expected is None and row.id in self.threads)
+        messages = expected.messages if expected else []
+        assert state.stored_ids == {i for i, _, _ in messages} & set(asked)
+        counted = [i for i, role, _ in messages if role in ("user", "assistant")]
+        shown = [m.id for m in state.history if m.role in ("user", "assistant")]
+        assert shown == (counted[-last:] if last else [])
+        history = [m.id for m in state.history]
+        assert history == [i for i, role, _ in messages if i in history and role != "system"]
+
+    @rule(row=loaded, page=st.integers(0, 3), per_page=PAGES, newest=st.booleans())
+    def list_messages(self, row: Thread, page: int, per_page: int | None, newest: bool) -> None:
+        expected, direction = self.live(row.id), "DESC" if newest else "ASC"
+        try:
+            answer = self.run(self.storage.list_messages(row.id, page=page, per_page=per_page, direction=direction))
+        except NotFound:
+            assert expected is None
+            return
+        assert expected is not None
+        rows = expected.messages[::-1] if newest else expected.messages
+        cut = rows if per_page is None else rows[page * per_page : (page + 1) * per_page]
+        assert [(m.id, m.role, m.created_at) for m in answer.items] == (cut[::-1] if newest else cut)
+        assert answer.total == len(rows)
+        assert answer.has_more == (per_page is not None and len(rows) > (page + 1) * per_page)
+
+    @invariant()
+    def owners_have_their_threads(self) -> None:
+        for owner in ("x", "x#a"):
+            page = self.run(self.storage.list_threads(self.name(owner), per_page=None))
+            alive = {i: t for i, t in self.threads.items() if t.owner == self.name(owner) and not t.deleting}
+            assert page.total == len(page.items) == len(alive)
+            for row in page.items:
+                expected = alive[row.id]
+                count = len(expected.messages)
+                assert (row.title, row.created_at, row.seq, row.message_count) == (
+                    expected.title,
+                    expected.created_at,
+                    count,
+                    count,
+                )
+                assert row.last_at == max((m[2] for m in expected.messages), default=0)
+
+
+def run_random_histories(storage: Storage, examples: int) -> None:
+    """Run `examples` histories of up to 40 steps. Raises the first failure, shrunk. Needs a thread without a loop."""
+    run_state_machine_as_test(
+        lambda: StorageMachine(storage),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
