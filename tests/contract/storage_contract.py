@@ -568,11 +568,19 @@ class StorageContract:
         assert await storage.get_thread(thread.id) == thread
         assert (await storage.list_messages(thread.id)).items == ()
 
-    @pytest.mark.parametrize("letter,size", [("x", 340_000), ("é", 170_000), ('"', 170_000)])
-    async def test_what_is_just_not_too_large_is_stored(self, storage: Storage, thread: Thread, letter: str, size: int):
-        done = await storage.commit_turn(TurnCommit(thread, tuple(message(pad=letter * size) for _ in range(10))))
+    @pytest.mark.parametrize("letter,size,count", [("x", 349_900, 10), ("é", 174_900, 3), ('"', 174_900, 3)])
+    async def test_what_is_just_not_too_large_is_stored(
+        self, storage: Storage, thread: Thread, letter: str, size: int, count: int
+    ):
+        done = await storage.commit_turn(TurnCommit(thread, tuple(message(pad=letter * size) for _ in range(count))))
         page = await storage.list_messages(thread.id)
-        assert page.items == done.messages and page.total == 10
+        assert page.items == done.messages and page.total == count
+
+    @pytest.mark.parametrize("letter,size", [("x", 349_950), ("é", 174_975), ("日", 116_650), ('"', 174_975)])
+    async def test_a_body_is_measured_as_stored(self, storage: Storage, thread: Thread, letter: str, size: int):
+        with pytest.raises(TooLarge):
+            await storage.commit_turn(TurnCommit(thread, (message(pad=letter * size),)))
+        assert (await storage.list_messages(thread.id)).items == ()
 
     async def test_a_thread_of_several_megabytes_is_read_whole(self, storage: Storage, thread: Thread):
         for _ in range(2):
