@@ -15,6 +15,7 @@ type_names = {bool: "boolean", int: "number", float: "number", str: "string", li
 Json = Any  # a JSON value: None, bool, int, float, str, list[Json] or dict[str, Json]
 
 _EXACT_DIGITS = 17  # every binary double survives 17 significant digits
+_NO_POINT = str.maketrans("", "", "-.")
 
 
 def loads(text: str | bytes) -> Json:
@@ -58,9 +59,10 @@ def _no_constant(name: str) -> NoReturn:
 
 def _exact_float(text: str) -> float:
     number = float(text)
-    if math.isinf(number):
+    mantissa = text.lower().partition("e")[0]
+    digits = mantissa.translate(_NO_POINT).strip("0")
+    if math.isinf(number) or (number == 0 and digits):
         raise ValueError(f"the number {text[:24]} is out of range")
-    decimal = Decimal(text)
-    if len(decimal.normalize().as_tuple().digits) > _EXACT_DIGITS and Decimal(number) != decimal:
+    if len(digits) > _EXACT_DIGITS and Decimal(number) != Decimal(text):
         raise ValueError(f"the number {text[:24]}... has more digits than can be kept")
     return number

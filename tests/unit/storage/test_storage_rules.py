@@ -1,0 +1,204 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep.errors import Conflict, TooLarge
+from threadkeep.storage import rules
+from threadkeep.storage.order import order_key
+from threadkeep.storage.port import Message, NewMessage, Thread
+
+THREAD = Thread("t", "r", "Title", {"a": 1}, created_at=1000, updated_at=2000, seq=7, last_at=1900, message_count=5)
+TIMES = st.lists(st.integers(0, 5000), max_size=8)
+
+
+def new(name: str = "m", at: int = 0, **content: Any) -> NewMessage:
+    return NewMessage(name, "user", {"format": 2, **content}, at)
+
+
+def rows(roles: str) -> list[Message]:
+    """Stored rows, newest first, of roles u(ser), a(ssistant), s(ignal), x = system."""
+    names = {"u": "user", "a": "assistant", "s": "signal", "x": "system"}
+    made = [Message(f"{n}{r}", "t", names[r], {}, n, order_key(n, n)) for n, r in enumerate(roles)]
+    return made[::-1]
+
+
+# number
+
+
+def test_messages_are_numbered_after_what_is_stored():
+    thread, (first, second) = rules.number(THREAD, (new("a", 3000), new("b", 10)))
+    assert (first.created_at, first.order) == (3000, order_key(3000, 8))
+    assert (second.created_at, second.order) == (3001, order_key(3001, 9))
+    assert (thread.seq, thread.last_at, thread.message_count) == (9, 3001, 7)
+    assert (thread.updated_at, thread.version) == (3001, THREAD.version + 1)
+    assert (thread.title, thread.metadata, thread.created_at) == ("Title", {"a": 1}, 1000)
+
+
+def test_a_message_is_never_dated_at_or_before_the_last_one():
+    _, (message,) = rules.number(THREAD, (new(at=1900),))
+    assert message.created_at == 1901
+
+
+def test_updated_at_never_falls():
+    thread, _ = rules.number(THREAD, (new(at=0),))
+    assert (thread.last_at, thread.updated_at) == (1901, 2000)
+
+
+def test_a_turn_without_messages_only_counts_as_a_change():
+    thread, messages = rules.number(THREAD, ())
+    assert messages == ()
+    assert (thread.seq, thread.last_at, thread.updated_at, thread.message_count) == (7, 1900, 2000, 5)
+    assert thread.version == THREAD.version + 1
+
+
+@given(st.lists(TIMES, max_size=5))
+def test_order_rises_over_any_turns(turns: list[list[int]]):
+    thread, stored = THREAD, list[Message]()
+    for times in turns:
+        before = thread
+        thread, messages = rules.number(thread, [new(str(n), at) for n, at in enumerate(times)])
+        stored += messages
+        assert all(m.created_at >= at for m, at in zip(messages, times, strict=True))
+        assert thread.seq - before.seq == thread.message_count - before.message_count == len(times)
+    keys = [m.order for m in stored]
+    assert keys == [order_key(m.created_at, THREAD.seq + n) for n, m in enumerate(stored, 1)]
+    assert keys == sorted(set(keys))
+    moments = [THREAD.last_at, *(m.created_at for m in stored)]
+    assert moments == sorted(set(moments)) and moments[-1] == thread.last_at
+
+
+def test_the_caller_and_the_numbered_message_have_the_same_body():
+    message = NewMessage("m", "assistant", {"format": 2, "parts": [None]}, 5, "text")
+    _, (stored,) = rules.number(THREAD, (message,))
+    assert (stored.id, stored.thread_id, stored.role, stored.type) == ("m", "t", "assistant", "text")
+    assert stored.content == message.content
+
+
+# same_thread
+
+
+def test_a_thread_is_told_from_another_of_its_id():
+    assert rules.same_thread(THREAD, replace(THREAD, seq=99, title="Other", updated_at=9999, version=9))
+    assert not rules.same_thread(THREAD, replace(THREAD, created_at=1001))
+    assert not rules.same_thread(THREAD, replace(THREAD, resource_id="other"))
+    assert not rules.same_thread(THREAD, replace(THREAD, id="other"))
+
+
+# limits
+
+
+def test_bodies_are_returned_as_the_text_to_store():
+    assert rules.turn_bodies((new(text="é"), new("n"))) == ('{"format":2,"text":"é"}', '{"format":2}')
+    assert rules.turn_bodies(()) == ()
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "日", "🧵"])
+def test_a_body_is_measured_in_bytes(letter: str):
+    fits = (rules.MAX_BODY_BYTES - 2) // len(letter.encode())
+    assert rules.body_text(letter * fits) == f'"{letter * fits}"'
+    with pytest.raises(TooLarge, match="350000 bytes, received 35000"):
+        rules.body_text(letter * (fits + 1))
+
+
+def test_a_turn_is_measured_as_a_whole():
+    empty = len('{"format":2,"pad":""}')
+    fits = [new(str(n), pad="x" * (rules.MAX_BODY_BYTES - empty)) for n in range(10)]
+    assert sum(map(len, rules.turn_bodies(fits))) == rules.MAX_TURN_BYTES
+    with pytest.raises(TooLarge, match="3500000 bytes of messages"):
+        rules.turn_bodies([*fits, new("more")])
+
+
+def test_a_turn_has_at_most_forty_four_messages():
+    many = [new(str(n)) for n in range(45)]
+    assert len(rules.turn_bodies(many[:44])) == 44
+    with pytest.raises(TooLarge, match="44 messages, received 45"):
+        rules.turn_bodies(many)
+
+
+def test_the_messages_of_a_turn_differ_in_id():
+    with pytest.raises(Conflict):
+        rules.turn_bodies((new("a"), new("b"), new("a")))
+
+
+def test_what_json_cannot_say_is_refused():
+    with pytest.raises(ValueError):
+        rules.turn_bodies((new(x=float("nan")),))
+
+
+# history
+
+
+@pytest.mark.parametrize(
+    "roles,last,expected",
+    [
+        ("uaua", 2, "2u 3a"),
+        ("uaua", 0, ""),
+        ("uaua", 9, "0u 1a 2u 3a"),
+        ("", 3, ""),
+        ("uassssssu", 3, "0u 1a 2s 3s 4s 5s 6s 7s 8u"),
+        ("uaxxu", 3, "0u 1a 4u"),
+        ("susa", 1, "3a"),
+        ("susa", 2, "1u 2s 3a"),
+        ("xxs", 2, "2s"),
+    ],
+)
+def test_the_window_counts_conversation_messages_only(roles: str, last: int, expected: str):
+    assert [m.id for m in rules.history_window(rows(roles), last)] == expected.split()
+
+
+@given(st.text("uasx", max_size=30), st.integers(0, 12))
+def test_the_window_is_the_shortest_that_holds_the_newest_messages(roles: str, last: int):
+    newest_first = rows(roles)
+    window = rules.history_window(newest_first, last)
+    spoken = [m for m in newest_first[::-1] if rules.is_conversation(m)]
+    assert [m for m in window if rules.is_conversation(m)] == spoken[max(len(spoken) - last, 0) :]
+    assert not any(m.role == "system" for m in window)
+    assert [m.order for m in window] == sorted(m.order for m in window)
+    if len(spoken) >= last > 0:
+        assert window[0] == spoken[-last]
+
+
+@given(st.text("uasx", max_size=30), st.integers(0, 12))
+def test_reading_may_stop_once_the_window_is_full(roles: str, last: int):
+    newest_first = rows(roles)
+    for read in range(len(newest_first) + 1):
+        if rules.fills_window(newest_first[:read], last):
+            assert rules.history_window(newest_first[:read], last) == rules.history_window(newest_first, last)
+
+
+# pages
+
+
+@given(st.integers(0, 30), st.integers(1, 10))
+def test_the_pages_together_are_the_whole(total: int, per_page: int):
+    everything, seen, page = list(range(total)), list[int](), 0
+    while True:
+        answer = rules.page_of(rules.cut(everything, page, per_page), total=total, page=page, per_page=per_page)
+        seen += answer.items
+        if not answer.has_more:
+            break
+        assert len(answer.items) == per_page
+        page += 1
+    assert seen == everything
+
+
+@pytest.mark.parametrize(
+    "total,page,per_page,has_more",
+    [
+        (0, 0, 0, False),
+        (1, 0, 0, True),
+        (5, 3, 0, True),
+        (5, 0, None, False),
+        (5, 0, 5, False),
+        (6, 0, 5, True),
+        (6, 9, 5, False),
+    ],
+)
+def test_more_is_promised_only_where_more_is(total: int, page: int, per_page: int | None, has_more: bool):
+    cut = rules.cut(list(range(total)), page, per_page)
+    answer = rules.page_of(cut, total=total, page=page, per_page=per_page)
+    assert (answer.total, answer.page, answer.per_page, answer.has_more) == (total, page, per_page, has_more)
+    assert answer.items == tuple(cut)
