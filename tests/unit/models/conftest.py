@@ -1,0 +1,20 @@
+import pytest
+from threadkeep.models.port import ModelRequest, PromptMessage, TextPart
+
+from tests.scripted import ScriptedModel
+
+
+@pytest.fixture(scope="module")
+def scripted():
+    with ScriptedModel() as model:
+        yield model
+
+
+@pytest.fixture
+def ask():
+    """Build a request whose last user message is the given text."""
+
+    def build(text: str, *before: PromptMessage, **more) -> ModelRequest:
+        return ModelRequest("m1", (*before, PromptMessage("user", (TextPart(text),))), **more)
+
+    return build
