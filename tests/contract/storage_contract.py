@@ -1,6 +1,6 @@
 """What every adapter of the storage port must do: one suite, run on each of them.
 
-To run it on an adapter, subclass `StorageContract` in a test module of this folder and give it a
+To run it on an adapter, subclass `StorageContract` in a test module and give it a
 fixture `storage`::
 
     class TestMyStorage(StorageContract):
@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from storage_machine import run_random_histories
 
+from tests.contract.storage_machine import run_random_histories
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone, TooLarge
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (

@@ -1,8 +1,8 @@
 """The storage contract on each adapter that ships."""
 
 import pytest
-from storage_contract import StorageContract
 
+from tests.contract.storage_contract import StorageContract
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 
