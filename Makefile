@@ -1,0 +1,42 @@
+# make run: see it work. make test: all gates. Only Python 3.11 or newer is needed; the rest is installed below this folder.
+PYTHON3 ?= python3
+PYTHON = .venv/bin/python
+SAM = .local/venvs/sam/bin/sam
+export PYTHONPATH = layers/threadkeep:layers/agents
+export SAM_CLI_TELEMETRY = 0
+unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
+
+.PHONY: setup run up down lint test openapi deploy
+
+setup:  ## Install what the lock files name, if they changed
+	@$(PYTHON3) local/setup.py
+
+run: setup  ## Start everything and have a short conversation
+	@$(PYTHON) -m local.demo
+
+up: setup  ## Start and deploy on this machine. AGENTS=<folder> deploys another agents package, PORT=<port>
+	@$(PYTHON) -m local up $(if $(AGENTS),--agents "$(AGENTS)") $(if $(PORT),--port $(PORT))
+
+down: setup  ## Stop; what is stored stays
+	@$(PYTHON) -m local down
+
+lint: setup
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m pyright
+	.venv/bin/lint-imports --no-cache
+	AWS_DEFAULT_REGION=us-east-1 $(SAM) validate --lint
+	.local/venvs/sam/bin/cfn-lint template.yaml
+	$(PYTHON) -m threadkeep.http.openapi --check
+
+test: lint
+	$(PYTHON) -m coverage run -m pytest tests/unit tests/contract
+	$(PYTHON) -m coverage report
+	$(PYTHON) -m pytest tests/infra tests/e2e
+
+openapi: setup  ## Write docs/openapi.json from the route table
+	$(PYTHON) -m threadkeep.http.openapi
+
+deploy: setup  ## Deploy to AWS. CONFIG=dev or prod
+	$(SAM) build
+	$(SAM) deploy --config-env $(or $(CONFIG),dev)

@@ -1,0 +1,290 @@
+"""Starts MiniStack with the faults closed that `template.yaml` meets. Runs in the emulator's own environment.
+
+Each `close_*` function closes one fault for this process and fails loudly if the place it replaces is gone;
+`tests/e2e/test_emulator.py` proves each of them. They are written for exactly one version.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ministack.core.lambda_runtime as runtime  # type: ignore[import-not-found]
+import ministack.services.apigateway_v1 as api  # type: ignore[import-not-found]
+import ministack.services.cloudformation.provisioners as provisioners  # type: ignore[import-not-found]
+import ministack.services.dynamodb as dynamodb  # type: ignore[import-not-found]
+import ministack.services.lambda_svc as functions  # type: ignore[import-not-found]
+import ministack.services.secretsmanager as secretsmanager  # type: ignore[import-not-found]
+
+VERSION = "1.5.33"
+LAMBDA_REQUEST_BYTES = 6 * 1024 * 1024
+UNPACKED_KEPT = 12  # archives; a deployment has 8
+
+
+def replace(module: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put `make(original)` in the place of `module.name`. Raises `AttributeError` if there is no such place."""
+    setattr(module, name, make(getattr(module, name)))
+
+
+# --- Lambda ------------------------------------------------------------------------------------------
+
+
+def close_lost_error_names() -> None:
+    """An exception keeps its class name, as retries and catches by name need, and leaves the worker warm.
+
+    Stock reports `Runtime.HandlerError` for all and stops the process, so that the next call starts cold.
+    """
+    reported = 'json.dumps({"status": "error", "error": str(e), "trace": traceback.format_exc()})'
+    if runtime._PYTHON_WORKER_SCRIPT.count(reported) != 1:
+        raise SystemExit("MiniStack's Python worker is not the one that local/emulator.py knows")
+    runtime._PYTHON_WORKER_SCRIPT = runtime._PYTHON_WORKER_SCRIPT.replace(
+        reported,
+        'json.dumps({"status": "ok", "result": None, "trace": traceback.format_exc(), "raised": {'
+        '"errorMessage": str(e), "errorType": type(e).__name__, "requestId": _ms_ctx.get("request_id", ""), '
+        '"stackTrace": traceback.format_tb(e.__traceback__)[1:]}})',
+    )
+    call = threading.local()  # carries the exception over a frame that knows no place for it
+
+    def invoke(original: Any) -> Any:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            response = original(self, *args, **kwargs)
+            call.raised = response.get("raised")
+            if call.raised:
+                response |= {"status": "error", "error": call.raised["errorMessage"]}
+            return response
+
+        return wrapper
+
+    def execute(original: Any) -> Any:
+        def wrapper(*args: Any) -> Any:
+            call.raised = None
+            result = original(*args)
+            if call.raised and result.get("error"):
+                result["body"] = call.raised
+            return result
+
+        return wrapper
+
+    replace(runtime.Worker, "invoke", invoke)
+    replace(functions, "_execute_function_warm", execute)
+
+
+def close_fixed_waits() -> None:
+    """A call that logs nothing waits 4 ms for a line, not 50."""
+    drain = runtime.Worker._drain_stderr_bounded
+    if drain.__defaults__ != (0.050, 0.005, 0.250):
+        raise SystemExit("MiniStack's wait for log lines is not the one that local/emulator.py knows")
+    drain.__defaults__ = (0.004, 0.002, 0.250)
+
+
+def close_repeated_unpacking(home: Path) -> None:
+    """Each archive is unpacked once into `home`, named by its content; every worker links to it.
+
+    Stock unpacks the whole layer for every cold start.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNPACKED_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+    class Archive(zipfile.ZipFile):
+        def extractall(self, path: Any = None, *args: Any, **kwargs: Any) -> None:
+            digest = hashlib.sha256(Path(str(self.filename)).read_bytes()).hexdigest()
+            shared = home / digest
+            if shared.is_dir():
+                os.utime(shared)
+            else:
+                fresh = tempfile.mkdtemp(dir=home)
+                super().extractall(fresh, *args, **kwargs)
+                try:
+                    os.rename(fresh, shared)
+                except OSError:  # another worker was faster
+                    shutil.rmtree(fresh, ignore_errors=True)
+            os.rmdir(path)
+            os.symlink(shared, path)
+
+    if runtime.zipfile is not zipfile:
+        raise SystemExit("MiniStack unpacks archives in another way than local/emulator.py knows")
+    runtime.zipfile = SimpleNamespace(
+        ZipFile=Archive, BadZipFile=zipfile.BadZipFile, LargeFileError=zipfile.LargeZipFile
+    )
+
+
+# --- API Gateway -------------------------------------------------------------------------------------
+
+
+def close_ignored_gateway_responses() -> None:
+    """A REST API's OpenAPI body brings its gateway responses along. Stock drops them."""
+
+    def import_rest_api(original: Any) -> Any:
+        def wrapper(spec: dict[str, Any], *args: Any) -> Any:
+            api_id = original(spec, *args)
+            for name, response in spec.get("x-amazon-apigateway-gateway-responses", {}).items():
+                answer = api._put_gateway_response(api_id, name, response)
+                if answer[0] >= 400:
+                    raise ValueError(f"gateway response {name}: {answer[2]!r}")
+            return api_id
+
+        return wrapper
+
+    replace(api, "_import_rest_api", import_rest_api)
+
+
+def close_empty_mock_answers() -> None:
+    """A mock integration (the CORS preflight) answers with the headers that it declares. Stock drops them."""
+
+    def import_operation(original: Any) -> Any:
+        def wrapper(api_id: str, resource_id: str, method: str, operation: Any, *args: Any) -> Any:
+            original(api_id, resource_id, method, operation, *args)
+            declared = (operation or {}).get("x-amazon-apigateway-integration") or {}
+            if str(declared.get("type")).lower() != "mock":
+                return
+            integration = {"type": "MOCK", "requestTemplates": declared.get("requestTemplates", {})}
+            api._put_integration(api_id, resource_id, method, integration)
+            for pattern, response in declared.get("responses", {}).items():
+                selection = {"selectionPattern": "" if pattern == "default" else pattern}
+                api._put_integration_response(
+                    api_id, resource_id, method, str(response["statusCode"]), response | selection
+                )
+
+        return wrapper
+
+    replace(api, "_import_operation", import_operation)
+
+
+class BadGateway(Exception):
+    """A function failed, or answered something that is no proxy response."""
+
+
+def close_leaked_failures() -> None:
+    """A failed function is a 502 with the gateway's own body. Stock shows the exception to the caller."""
+
+    def proxy_response(original: Any) -> Any:
+        def wrapper(result: dict[str, Any]) -> Any:
+            body = result.get("body")
+            if not result.get("throttle") and (
+                result.get("error") or not (isinstance(body, dict) and "statusCode" in body)
+            ):
+                raise BadGateway
+            return original(result)
+
+        return wrapper
+
+    def invoke_proxy(original: Any) -> Any:
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await original(*args, **kwargs)
+            except BadGateway:
+                error = api._gw_error("DEFAULT_5XX", "Internal server error")
+                error.status = 502
+                return error
+
+        return wrapper
+
+    def error_response(original: Any) -> Any:
+        def wrapper(error: Any, request: Any) -> Any:
+            status, headers, body = original(error, request)
+            return getattr(error, "status", status), headers, body
+
+        return wrapper
+
+    replace(api, "_lambda_proxy_response", proxy_response)
+    replace(api, "_invoke_lambda_proxy_v1", invoke_proxy)
+    replace(api, "_gateway_error_response", error_response)
+
+
+def close_missing_size_limit() -> None:
+    """A body over Lambda's 6 MB is refused before the function. Stock takes any size."""
+
+    def check(original: Any) -> Any:
+        def wrapper(method: Any, api_id: str, request: Any, headers: Any, body: Any, query: Any) -> Any:
+            if len(body or b"") > LAMBDA_REQUEST_BYTES:
+                return api._gw_error("REQUEST_TOO_LARGE", "Request Too Long")
+            return original(method, api_id, request, headers, body, query)
+
+        return wrapper
+
+    replace(api, "_check_request_validation", check)
+
+
+# --- CloudFormation ----------------------------------------------------------------------------------
+
+
+def close_ignored_time_to_live() -> None:
+    """A table's `TimeToLiveSpecification` takes effect. Stock drops it."""
+    handler = provisioners._RESOURCE_HANDLERS["AWS::DynamoDB::Table"]
+    create = handler["create"]
+
+    def create_table(logical_id: str, properties: dict[str, Any], stack_name: str) -> Any:
+        table, attributes = create(logical_id, properties, stack_name)
+        if specification := properties.get("TimeToLiveSpecification"):
+            answer = dynamodb._update_ttl({"TableName": table, "TimeToLiveSpecification": specification})
+            if answer[0] >= 400:
+                raise ValueError(f"time to live of {table}: {answer[2]!r}")
+        return table, attributes
+
+    handler["create"] = create_table
+
+
+def close_wild_secrets() -> None:
+    """A generated secret obeys `ExcludePunctuation` and its kin. Stock takes any character."""
+
+    def secret_string(original: Any) -> Any:
+        def wrapper(properties: dict[str, Any]) -> Any:
+            rules = properties.get("GenerateSecretString")
+            if not rules or "SecretStringTemplate" in rules:
+                return original(properties)
+            return json.loads(secretsmanager._get_random_password(rules)[2])["RandomPassword"]
+
+        return wrapper
+
+    replace(provisioners, "_sm_secret_string", secret_string)
+
+
+# --- The process -------------------------------------------------------------------------------------
+
+
+def end_with(parent: int) -> None:
+    """Stop cleanly when the process `parent`, which started this one, is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Environment: MiniStack's own, `UNPACKED_DIR`, and optionally `EMULATOR_PARENT`, a process id."""
+    if importlib.metadata.version("ministack") != VERSION:
+        raise SystemExit(f"local/emulator.py is written for ministack {VERSION}")
+    unpacked = Path(os.environ.pop("UNPACKED_DIR"))
+    parent = os.environ.pop("EMULATOR_PARENT", "")
+    close_lost_error_names()
+    close_fixed_waits()
+    close_repeated_unpacking(unpacked)
+    close_ignored_gateway_responses()
+    close_empty_mock_answers()
+    close_leaked_failures()
+    close_missing_size_limit()
+    close_ignored_time_to_live()
+    close_wild_secrets()
+    if parent:
+        end_with(int(parent))
+    from ministack.app import main as run  # type: ignore[import-not-found]
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The one address of the local stack: an ASGI app that hands every request to the deployed REST API.
+
+On AWS clients talk to API Gateway itself. The emulator's gateway cannot stream, so the streaming
+routes will be served here, by the same app that serves them on AWS; the rest is passed on.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+HOP_BY_HOP = {
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "host", "content-length",
+}  # fmt: skip
+
+
+def passed_on(name: str) -> bool:
+    """Whether a header crosses the door. `x-amzn-*` carries the caller's identity on AWS: no caller may send it."""
+    return name not in HOP_BY_HOP and not name.startswith("x-amzn-")
+
+
+def create_app(api_url: Callable[[], str]) -> Starlette:
+    """The front door to the API whose base URL `api_url` gives; it is asked again for each request."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(timeout=120, trust_env=False) as app.state.client:
+            yield
+
+    async def proxy(request: Request) -> Response:
+        raw_path = request.scope.get("raw_path") or request.url.path.encode()
+        target = httpx.URL(api_url())
+        query = b"?" + request.scope["query_string"] if request.scope["query_string"] else b""
+        target = target.copy_with(raw_path=target.raw_path.rstrip(b"/") + raw_path + query)
+        headers = [(name, value) for name, value in request.headers.items() if passed_on(name)]
+        client: httpx.AsyncClient = request.app.state.client
+        try:
+            answer = await client.send(
+                httpx.Request(request.method, target, headers=headers, content=await request.body())
+            )
+        except httpx.HTTPError:
+            return JSONResponse({"error": "The local stack does not answer; start it with make up"}, 503)
+        response = Response(answer.content, answer.status_code)
+        for name, value in answer.headers.multi_items():
+            if passed_on(name) and name not in ("date", "server", "content-encoding"):
+                response.headers.append(name, value)
+        return response
+
+    # Streaming routes are mounted here, before the route that passes everything on.
+    return Starlette(routes=[Route("/{path:path}", proxy, methods=METHODS)], lifespan=lifespan)
+
+
+def from_stack() -> Starlette:
+    """The front door of the stack whose record `STACK_RECORD` names (see `local.stack`)."""
+    record = Path(os.environ["STACK_RECORD"])
+    return create_app(lambda: json.loads(record.read_text())["api_url"])

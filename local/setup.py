@@ -1,0 +1,45 @@
+"""Makes the project's environments, each when its lock file changed. Runs on a bare Python 3.11 or newer."""
+
+import hashlib
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = {
+    "dev": (ROOT / ".venv", "development tools"),
+    "emulator": (ROOT / ".local/venvs/emulator", "the local AWS"),
+    "sam": (ROOT / ".local/venvs/sam", "SAM CLI"),
+}
+
+
+def stamp_of(lock: Path) -> str:
+    """What an environment was made from: lock file, interpreter, place."""
+    return hashlib.sha256(lock.read_bytes() + f"{sys.version}{sys.base_prefix}{ROOT}".encode()).hexdigest()
+
+
+def install(name: str, home: Path, what: str) -> None:
+    """Make the environment `home` from `requirements/<name>.txt`, unless it is made from just that."""
+    lock, stamp = ROOT / f"requirements/{name}.txt", home / ".stamp"
+    if stamp.exists() and stamp.read_text() == stamp_of(lock):
+        return
+    count = sum(line[:1].isalnum() for line in lock.read_text().splitlines())
+    print(f"  Installing {what} ({count} packages) ...", flush=True)
+    venv.create(home, clear=True, with_pip=True)
+    # The lock names every package with its hashes, so there is nothing left for pip to resolve.
+    pip = [str(home / "bin/python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile"]
+    if subprocess.run([*pip, "--no-deps", "--require-hashes", "--requirement", str(lock)]).returncode:
+        raise SystemExit(f"Installing {what} failed; see above")
+    stamp.write_text(stamp_of(lock))
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):
+        raise SystemExit(f"Threadkeep needs Python 3.11 or newer, this is {sys.version.split()[0]}")
+    for name, (home, what) in ENVIRONMENTS.items():
+        install(name, home, what)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""The application on this machine: MiniStack as the cloud, `sam build` and `sam deploy` with the real template.
+
+Neither Docker nor an AWS account. `make up` and the tests use the same class. Everything that a
+stack writes is in its `home`; what it is right now is in `home/stack.json`, the record.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EMULATOR_PYTHON = ROOT / ".local/venvs/emulator/bin/python"
+SAM = ROOT / ".local/venvs/sam/bin/sam"
+STACK_NAME = "threadkeep-local"
+REGION = "us-east-1"
+
+# The template's parameters that a variable of the environment may set, so that `DEFAULT_MODEL=... make up` works.
+PARAMETERS = {
+    "DEFAULT_MODEL": "DefaultModel",
+    "JWT_AUDIENCE": "JwtAudience",
+    "JWT_ISSUER": "JwtIssuer",
+    "JWT_RESOURCE_CLAIM": "JwtResourceClaim",
+    "MODEL_KEY_SECRET": "ModelKeySecret",
+    "OPENAI_BASE_URL": "OpenAiBaseUrl",
+    "TURN_DEADLINE_SECONDS": "TurnDeadlineSeconds",
+}
+# What functions get on top, as they run with the emulator's environment.
+PASSED_ON = ("OPENAI_API_KEY", "SCRIPTED_BASE_URL")
+
+
+class StackError(Exception):
+    """The stack cannot be started, built or deployed. The text says why and where the log is."""
+
+
+def quiet(_: str) -> None:
+    """Say nothing about progress."""
+
+
+def free_port(wish: int = 0) -> int:
+    """A free TCP port on 127.0.0.1: `wish` if it is free, else any."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wish))
+        except OSError:
+            return free_port()
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Stack:
+    """One local deployment.
+
+    `home`: the folder for its state. `agents`: the package deployed as `agents`; None is the
+    one in `layers/agents`. `parameters`: of the template. `environment`: extra variables for
+    the functions. `persist`: keep tables and all else over a stop. `auth`: enforce the
+    template's IAM policies. `port`: of the emulator, taken if free; 0 is any. `parent`: stop when the process
+    that started it ends. `say`: gets one short line per step.
+    """
+
+    home: Path
+    agents: Path | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    persist: bool = False
+    auth: bool = False
+    port: int = 0
+    parent: bool = True
+    root: Path = ROOT
+    say: Callable[[str], None] = quiet
+
+    def __post_init__(self) -> None:
+        self.home = self.home.resolve()
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.agents = (self.agents or self.root / "layers/agents/agents").resolve()
+        if not (self.agents / "__init__.py").is_file():
+            raise StackError(f"{self.agents} is no Python package: it has no __init__.py")
+
+    # --- the record ---
+
+    @property
+    def record_path(self) -> Path:
+        return self.home / "stack.json"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is known of the running stack: processes, API, deployed sources."""
+        return json.loads(self.record_path.read_text()) if self.record_path.exists() else {}
+
+    def remember(self, **values: Any) -> None:
+        fresh = self.record_path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.record | values, indent=2))
+        fresh.replace(self.record_path)
+
+    # --- the emulator ---
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the emulated AWS services."""
+        return f"http://127.0.0.1:{self.record['emulator_port']}"
+
+    def start(self) -> None:
+        """Start the emulator and wait until it answers. Raises `StackError` with its log if it does not."""
+        port = free_port(self.port or self.record.get("emulator_port", 0))
+        scratch = self.home / "tmp"  # the emulator leaves the folders of its workers behind
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        environment = {name: value for name, value in os.environ.items() if inherited(name)} | {
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(port),
+            "IOT_MTLS_ENABLED": "0",
+            "TMPDIR": str(scratch),
+            "UNPACKED_DIR": str(self.root / ".local/unpacked"),
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        }
+        if self.persist:
+            environment |= {"PERSIST_STATE": "1", "STATE_DIR": str(self.home / "state")}
+            environment |= {"S3_PERSIST": "1", "S3_DATA_DIR": str(self.home / "s3")}
+        if self.auth:
+            environment["AUTH"] = "true"
+        if self.parent:
+            environment["EMULATOR_PARENT"] = str(os.getpid())
+        pid = self.detach("emulator", [str(EMULATOR_PYTHON), str(ROOT / "local/emulator.py")],
+                          environment | dict(self.environment))  # fmt: skip
+        self.remember(emulator_pid=pid, emulator_port=port, environment=dict(self.environment), auth=self.auth)
+        self.await_answer("emulator", pid, f"http://127.0.0.1:{port}/_ministack/health")
+
+    def detach(self, name: str, command: list[str], environment: Mapping[str, str]) -> int:
+        """Run `command` in a session of its own, with its output in `home/<name>.log`. Returns the process id."""
+        with (self.home / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        process.returncode = 0  # it may outlive this process: no warning when the object goes
+        return process.pid
+
+    def await_answer(self, name: str, pid: int, url: str, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not answers(url):
+            if not alive(pid) or time.monotonic() > deadline:
+                log = (self.home / f"{name}.log").read_text(errors="replace")
+                raise StackError(f"The {name} does not answer at {url}:\n{log[-4000:]}")
+            time.sleep(0.05)
+
+    def running(self) -> bool:
+        """Whether the emulator runs with the environment that this object asks for."""
+        record = self.record
+        return (
+            alive(record.get("emulator_pid", 0))
+            and record.get("environment") == dict(self.environment)
+            and record.get("auth") == self.auth
+            and answers(f"{self.endpoint}/_ministack/health")
+        )
+
+    def stop(self) -> None:
+        """End the processes; the emulator first saves its state if it keeps any."""
+        for key in ("front_door_pid", "emulator_pid"):
+            terminate(self.record.get(key, 0))
+        if self.record_path.exists():
+            self.remember(front_door_pid=0, emulator_pid=0)
+
+    # --- build and deploy ---
+
+    @property
+    def build_dir(self) -> Path:
+        """Where the build is; stacks with the same agents share it."""
+        folder = self.root / ".local/build"
+        return folder / hashlib.sha256(str(self.agents).encode()).hexdigest()[:12]
+
+    def sources(self) -> str:
+        """A hash of everything that the build depends on."""
+        assert self.agents
+        folders = (self.root / "functions", self.root / "layers", self.root / "statemachines", self.agents)
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        single = [self.root / "template.yaml", self.root / "samconfig.toml", ROOT / "requirements/emulator.txt"]
+        return digest(sorted(path for path in files + single if "__pycache__" not in path.parts))
+
+    def build(self) -> Path:
+        """Build what has changed. Returns the folder of the built template. Raises `StackError`."""
+        sources, stamp = self.sources(), self.build_dir / ".sources"
+        self.build_dir.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{self.build_dir}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if stamp.exists() and stamp.read_text() == sources:
+                return self.build_dir
+            self.say("Building functions and layers")
+            wheels = digest([self.root / "layers/threadkeep/requirements.txt", ROOT / "requirements/emulator.txt"])
+            self.sam("build", "--template", str(self.root / "template.yaml"), "--build-dir", str(self.build_dir),
+                     "--parallel", LOCAL_BUILD="1", PYTHON=str(EMULATOR_PYTHON), AGENTS_DIR=str(self.agents),
+                     WHEELHOUSE=str(self.root / ".local/wheels" / wheels[:12]))  # fmt: skip
+            stamp.write_text(sources)
+        return self.build_dir
+
+    def deploy(self) -> bool:
+        """Build, deploy if anything differs from what is deployed, and read the outputs.
+
+        Returns whether it deployed. Raises `StackError`.
+        """
+        wanted = {"sources": self.sources(), "parameters": {"Stage": "local"} | dict(self.parameters)}
+        wanted["emulator_port"] = self.record["emulator_port"]
+        if self.record.get("deployed") == wanted and answers(f"{self.record['api_url']}/health"):
+            return False
+        build = self.build()
+        self.say("Deploying the template")
+        overrides = [f'{name}="{value}"' for name, value in wanted["parameters"].items()]
+        self.sam("deploy", "--config-file", str(self.root / "samconfig.toml"), "--config-env", "local",
+                 "--template-file", str(build / "template.yaml"), "--parameter-overrides", *overrides)  # fmt: skip
+        stack = self.client("cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"][0]
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+        api_url = f"{self.endpoint}/_aws/execute-api/{outputs['RestApiId']}/v1"
+        self.remember(outputs=outputs, api_url=api_url, deployed=wanted)
+        return True
+
+    def sam(self, *arguments: str, **environment: str) -> None:
+        """Run SAM CLI against the emulator."""
+        variables = os.environ | self.credentials() | {"SAM_CLI_TELEMETRY": "0"} | environment
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
+            variables.pop(name, None)
+        done = subprocess.run([str(SAM), *arguments], cwd=self.root, env=variables, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        if done.returncode:
+            raise StackError(f"sam {arguments[0]} failed:\n{done.stdout[-6000:]}")
+
+    def credentials(self) -> dict[str, str]:
+        """The variables with which an AWS SDK finds the emulator."""
+        address = {"AWS_ENDPOINT_URL": self.endpoint} if "emulator_port" in self.record else {}
+        return address | {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_DISABLE_HOST_PREFIX_INJECTION": "true",
+        }
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of the emulated service."""
+        import boto3
+
+        return boto3.client(  # pyright: ignore[reportUnknownMemberType, reportCallIssue]
+            service,  # pyright: ignore[reportArgumentType]
+            endpoint_url=self.endpoint, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test",
+        )  # fmt: skip
+
+    # --- what callers need ---
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The outputs of the deployed template."""
+        return self.record["outputs"]
+
+    @property
+    def api_url(self) -> str:
+        """The base URL of the deployed REST API, stage included; routes start with `/api` below it."""
+        return self.record["api_url"]
+
+    @property
+    def base_url(self) -> str:
+        """The base URL of the front door."""
+        return f"http://127.0.0.1:{self.record['front_door_port']}"
+
+    def service_key(self) -> str:
+        """The key of the trusted server, from Secrets Manager."""
+        secret = self.client("secretsmanager").get_secret_value(SecretId=self.outputs["ServiceKeySecretArn"])
+        return secret["SecretString"]
+
+    def serve(self, port: int = 0) -> None:
+        """Open the front door on `port`, or on any free port. Raises `StackError` if the port is taken."""
+        record = self.record
+        if alive(record.get("front_door_pid", 0)) and port in (0, record["front_door_port"]):
+            return
+        terminate(record.get("front_door_pid", 0))
+        taken = free_port(port)
+        if port and taken != port:
+            raise StackError(f"Port {port} is taken; choose another one with PORT=...")
+        command = [sys.executable, "-m", "uvicorn", "--factory", "local.front_door:from_stack", "--host", "127.0.0.1",
+                   "--port", str(taken), "--no-access-log", "--log-level", "warning"]  # fmt: skip
+        pid = self.detach("front_door", command, os.environ | {"STACK_RECORD": str(self.record_path)})
+        self.remember(front_door_pid=pid, front_door_port=taken)
+        self.await_answer("front_door", pid, f"{self.base_url}/health")
+
+
+def inherited(name: str) -> bool:
+    """Whether the emulator, and so the functions, see a variable of this process: what reaching the network needs."""
+    return name in ("PATH", "HOME", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR") or name.lower().endswith(
+        ("_proxy", "_ca_bundle")
+    )
+
+
+def answers(url: str) -> bool:
+    """Whether `url` answers 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=10) as response:
+            return response.status == 200
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def alive(pid: int) -> bool:
+    """Whether `pid` is a process that a stack started; 0 is none, and a number may long be another program's."""
+    if not pid:
+        return False
+    try:
+        os.waitpid(pid, os.WNOHANG)  # a child that ended would else still be found
+    except ChildProcessError:
+        pass
+    listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+    return any(name in listed.stdout for name in ("local/emulator.py", "local.front_door"))
+
+
+def terminate(pid: int, seconds: float = 30) -> None:
+    """Ask a process of a stack to end and wait for it; after `seconds` insist."""
+    deadline = time.monotonic() + seconds
+    if alive(pid):
+        os.kill(pid, signal.SIGTERM)
+    while alive(pid):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """A hash of the names and contents of files."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(f"{path}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
