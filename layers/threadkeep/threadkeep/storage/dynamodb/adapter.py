@@ -342,7 +342,7 @@ class DynamoDBStorage:
     @staticmethod
     def _index(name: str, partition: str, direction: Direction) -> dict[str, Any]:
         return {
-            "IndexName": name,
+            "IndexName": f"{name}-index",
             "KeyConditionExpression": f"{name}pk = :pk",
             "ExpressionAttributeValues": {":pk": text(partition)},
             "ScanIndexForward": direction == "ASC",
