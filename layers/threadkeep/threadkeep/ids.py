@@ -10,7 +10,7 @@ from threadkeep.errors import InvalidInput, Issue
 MAX_BYTES = 256
 MAX_ENCODED_BYTES = 450
 
-_HTTP_ID = re.compile(r"[A-Za-z0-9._~:@|+=,-]{1,256}")
+_HTTP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~:@|+=,-]{1,256}")
 _ESCAPES = str.maketrans({"%": "%25", "#": "%23", "/": "%2F"})
 
 
@@ -55,6 +55,8 @@ def http_problem(identifier: str) -> str | None:
     """As `problem`, for ids that travel over HTTP: clients do not encode paths, so the set is narrower."""
     if _HTTP_ID.fullmatch(identifier):
         return None
+    if identifier in (".", ".."):
+        return "must not be . or .., which clients take out of a path"
     return problem(identifier) or "may only contain letters, digits and . _ ~ : @ | + = , -"
 
 

@@ -1,0 +1,19 @@
+"""What operations are handed of the house."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from threadkeep.storage.port import Storage
+
+if TYPE_CHECKING:  # agents import model adapters and the deployer's code; only those who build an App need them
+    from threadkeep.agents import Registry
+    from threadkeep.models.registry import Models
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """The adapters that `threadkeep.bootstrap` wired, one per process."""
+
+    storage: Storage
+    registry: "Registry"
+    models: "Models"

@@ -1,0 +1,76 @@
+"""What an operation is handed, and how one is entered in the route table."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from threadkeep.http.app import App
+from threadkeep.http.identity import Identity
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+R = TypeVar("R")
+
+NoBody = type(None)
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request as a front delivers it, nothing checked yet.
+
+    `path` holds the raw path parameters, `query` every value of each parameter (decoded), `headers`
+    have lower-case names, `identity` was established by the authorizer.
+    """
+
+    path: Mapping[str, str]
+    query: Mapping[str, list[str]]
+    headers: Mapping[str, str]
+    body: bytes
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, B]):
+    """A checked request: `path` ids are legal, `query` and `body` are what the route's models made of the input.
+
+    `raw` is the body's text, for request hashes.
+    """
+
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    raw: bytes
+    headers: Mapping[str, str]
+    identity: Identity
+    app: App
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[Q, B, R]):
+    """One line of the route table: feeds the gateway, the ASGI app, the template check and openapi.json.
+
+    `path` is as API Gateway's `resource`, `function` the folder under `functions/` that serves it.
+    `query`, `body` and `reply` are pydantic models (or types that pydantic can describe); what the
+    operation returns is written by `reply`'s aliases. `errors` are the statuses it adds to the usual
+    400, 401 and 500.
+    """
+
+    method: Method
+    path: str
+    function: str
+    operation: Callable[[Call[Q, B]], Awaitable[R]]
+    query: type[Q]
+    body: type[B]  # `NoBody` where a body is neither needed nor read
+    reply: type[R]
+    summary: str
+    public: bool = False
+    errors: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self.operation.__name__
+
+
+Table = tuple[Route[Any, Any, Any], ...]

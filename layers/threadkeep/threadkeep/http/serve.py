@@ -1,0 +1,84 @@
+"""From a request to the JSON that answers it, the same for every front (API Gateway, ASGI)."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from threadkeep import ids, jsontext
+from threadkeep.errors import InvalidInput, Issue, ThreadkeepError, TooLarge
+from threadkeep.http import errors, wire
+from threadkeep.http.app import App
+from threadkeep.http.logs import logger
+from threadkeep.http.route import Call, NoBody, Request, Route
+from threadkeep.jsontext import Json
+
+MAX_REQUEST_BYTES = 4_718_592  # 4.5 MiB
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body` is JSON text."""
+
+    status: int
+    body: str
+
+
+async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> str:
+    """Check the request, run the operation and write its answer as JSON text. Errors are raised, for `failed`.
+
+    An operation may also answer with the JSON itself, as dicts and lists in wire spelling.
+    """
+    answer = await route.operation(_checked(route, request, app))
+    plain = _adapter(route.reply).dump_python(answer, by_alias=True, exclude_unset=True, warnings=False)
+    return jsontext.dumps(plain)
+
+
+def failed(error: Exception, request_id: str) -> Reply:
+    """The reply to an error. One that is our own fault is logged; an unforeseen one says nothing but the id."""
+    foreseen = isinstance(error, ThreadkeepError)
+    status, body = errors.reply(error) if foreseen else (500, {"error": "Internal error"})
+    if status >= 500:
+        logger().error("request failed", exc_info=error, extra={"fields": {"requestId": request_id}})
+        body["requestId"] = request_id
+    return Reply(status, jsontext.dumps(body))
+
+
+def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[Any, Any]:
+    return Call(
+        path={name: ids.from_path(name, raw) for name, raw in request.path.items()},
+        query=_parsed(route.query, wire.nested(request.query), "query parameters"),
+        body=None if route.body is NoBody else _parsed(route.body, _json(request), "request body"),
+        raw=request.body,
+        headers=request.headers,
+        identity=request.identity,
+        app=app,
+    )
+
+
+def _json(request: Request) -> Json:
+    """The body as JSON. Raises `TooLarge`, or `InvalidInput` naming `body` for what is not JSON."""
+    if len(request.body) > MAX_REQUEST_BYTES:
+        raise TooLarge("Request body too large")
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise InvalidInput(Issue("body", f"content-type must be application/json, received {media_type or 'none'}"))
+    try:
+        return jsontext.loads(request.body)
+    except ValueError as error:  # broken UTF-8 is one too
+        raise InvalidInput(Issue("body", f"is not JSON: {error}")) from error
+
+
+def _parsed(model: type[M], given: Json, where: str) -> M:
+    try:
+        return _adapter(model).validate_python(given, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise errors.invalid(error, given, where) from error
+
+
+@cache
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    return TypeAdapter(model)

@@ -1,0 +1,158 @@
+"""Threads and their messages over HTTP (spec-http 2.3)."""
+
+from threadkeep import ids
+from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
+from threadkeep.http import wire
+from threadkeep.http.route import Call, NoBody, Route
+from threadkeep.jsontext import Json
+from threadkeep.storage.port import NewThread, Page, Storage, Thread
+
+MAX_FILTERED = 10_000  # rows that a filtered list reads at most
+
+
+async def create_thread(call: Call[wire.AgentQuery, wire.CreateThread]) -> wire.Thread:
+    """Create a thread, or return the caller's own of that id. 403 if another resource has the id."""
+    owner = call.identity.owner(call.body.resource_id)
+    if owner is None:
+        raise InvalidInput(Issue("resourceId", "expected string, received undefined"))
+    agent = call.app.registry.get(call.query.agent_id)
+    if agent is None:
+        raise NotFound("Agent not found")
+    if agent.memory is None:
+        raise InvalidInput(summary="Memory is not initialized")
+    new = NewThread(call.body.thread_id or ids.new_id(), owner, call.body.title, call.body.metadata)
+    return wire.created_thread(await call.app.storage.create_thread(new))
+
+
+async def get_thread(call: Call[wire.OwnerQuery, None]) -> wire.Thread:
+    return wire.read_thread(await _owned(call))
+
+
+async def list_threads(call: Call[wire.ThreadsQuery, None]) -> wire.ThreadsPage:
+    """The threads of a resource; of all resources if a service names none."""
+    owner = call.identity.owner(call.query.resource_id)
+    read = _list_filtered if call.query.metadata else _list
+    page = await read(call.app.storage, owner, call.query)
+    return wire.ThreadsPage(threads=[wire.read_thread(t) for t in page.items], **wire.paging(page))
+
+
+async def delete_thread(call: Call[wire.OwnerQuery, None]) -> wire.Result:
+    """Delete a thread with all that is in it. It reads as missing at once; the rest is removed after the reply."""
+    owner = call.identity.owner(call.query.resource_id)
+    if not await call.app.storage.delete_thread(call.path["threadId"], resource_id=owner):
+        raise NotFound("Thread not found")
+    return wire.Result(result="Thread deleted")
+
+
+async def list_messages(call: Call[wire.MessagesQuery, None]) -> wire.MessagesPage:
+    """One page of a thread's messages, oldest first within the page."""
+    thread = await _owned(call)
+    query = call.query
+    page = await call.app.storage.list_messages(
+        thread.id, page=query.page, per_page=query.per_page, direction=query.direction
+    )
+    messages = [wire.message(m, thread.resource_id) for m in page.items]
+    return wire.MessagesPage(messages=messages, **wire.paging(page), ui_messages=None)
+
+
+async def _owned(call: Call[wire.OwnerQuery, None] | Call[wire.MessagesQuery, None]) -> Thread:
+    """The thread of the path. Raises `NotFound`, or `AccessDenied` where the caller acts for another resource."""
+    owner = call.identity.owner(call.query.resource_id)
+    thread = await call.app.storage.get_thread(call.path["threadId"])
+    if thread is None:
+        raise NotFound("Thread not found")
+    if owner is not None and owner != thread.resource_id:
+        raise AccessDenied
+    return thread
+
+
+async def _list(storage: Storage, owner: str | None, query: wire.ThreadsQuery) -> Page[Thread]:
+    return await storage.list_threads(
+        owner,
+        page=query.page,
+        per_page=query.per_page,
+        order_by=query.order_by.field,
+        direction=query.direction,
+    )
+
+
+async def _list_filtered(storage: Storage, owner: str | None, query: wire.ThreadsQuery) -> Page[Thread]:
+    """As `_list`, of the threads whose metadata has every wanted value."""
+    rows = await storage.list_threads(
+        owner, per_page=MAX_FILTERED, order_by=query.order_by.field, direction=query.direction
+    )
+    if rows.has_more:
+        raise InvalidInput(
+            Issue("metadata", f"can filter up to {MAX_FILTERED} threads, there are {rows.total}"),
+            where="query parameters",
+        )
+    found = tuple(t for t in rows.items if _has(t.metadata or {}, query.metadata or {}))
+    size = len(found) if query.per_page is None else query.per_page
+    start = query.page * size
+    return Page(found[start : start + size], len(found), query.page, query.per_page, start + size < len(found))
+
+
+def _has(metadata: dict[str, Json], wanted: dict[str, Json]) -> bool:
+    """Whether all wanted values are there; `true` is not `1`, and an absent key counts as null."""
+    return all(
+        (found := metadata.get(key)) == value and isinstance(found, bool) == isinstance(value, bool)
+        for key, value in wanted.items()
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/memory/threads",
+        function="threads",
+        operation=list_threads,
+        query=wire.ThreadsQuery,
+        body=NoBody,
+        reply=wire.ThreadsPage,
+        summary="List threads, newest first",
+    ),
+    Route(
+        method="POST",
+        path="/api/memory/threads",
+        function="threads",
+        operation=create_thread,
+        query=wire.AgentQuery,
+        body=wire.CreateThread,
+        reply=wire.Thread,
+        summary="Create a thread",
+        errors=(403, 404, 409),
+    ),
+    Route(
+        method="GET",
+        path="/api/memory/threads/{threadId}",
+        function="threads",
+        operation=get_thread,
+        query=wire.OwnerQuery,
+        body=NoBody,
+        reply=wire.Thread,
+        summary="Read a thread",
+        errors=(403, 404),
+    ),
+    Route(
+        method="DELETE",
+        path="/api/memory/threads/{threadId}",
+        function="threads",
+        operation=delete_thread,
+        query=wire.OwnerQuery,
+        body=NoBody,
+        reply=wire.Result,
+        summary="Delete a thread and its messages",
+        errors=(403, 404),
+    ),
+    Route(
+        method="GET",
+        path="/api/memory/threads/{threadId}/messages",
+        function="threads",
+        operation=list_messages,
+        query=wire.MessagesQuery,
+        body=NoBody,
+        reply=wire.MessagesPage,
+        summary="List a thread's messages",
+        errors=(403, 404, 413),
+    ),
+)

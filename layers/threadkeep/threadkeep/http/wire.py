@@ -1,0 +1,286 @@
+"""The wire: names in camelCase, dates as ISO text, and what a query or a body may hold (spec-http 1 and 2.3).
+
+Input: unknown fields are ignored, known ones are not coerced (queries are text and are parsed).
+Replies: a field with a default is left out unless it was set.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from threadkeep import clock, ids, jsontext
+from threadkeep.jsontext import Json, kind
+from threadkeep.storage import port
+from threadkeep.storage.port import Direction
+
+MAX_TITLE = 1_000  # characters
+MAX_METADATA = 200_000  # bytes of JSON text; a thread's row must stay below 400 KB
+MAX_NUMBER = 2**31 - 1
+
+_BRACKETED = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
+
+
+def _checked_id(identifier: str) -> str:
+    if broken := ids.http_problem(identifier):
+        raise ValueError(broken)
+    return identifier
+
+
+def _metadata_fits(metadata: dict[str, Json]) -> dict[str, Json]:
+    if (size := len(jsontext.dumps(metadata).encode())) > MAX_METADATA:
+        raise ValueError(f"must be at most {MAX_METADATA} bytes of JSON, received {size}")
+    return metadata
+
+
+def _absent_if_undefined(text: Json) -> Json:
+    return None if text == "undefined" else text
+
+
+def _all_if_false(text: Json) -> Json:
+    return None if text == "false" else text
+
+
+def _json_text(text: Json) -> Json:
+    """Parse a query value that holds a JSON object; text that is none passes for the field's own type to judge."""
+    if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return jsontext.loads(text)
+    except ValueError as error:
+        raise ValueError(f"is not JSON: {error}") from error
+
+
+def _only_scalars(wanted: dict[str, Json] | None) -> dict[str, Json] | None:
+    for key, value in (wanted or {}).items():
+        if isinstance(value, dict | list):
+            raise ValueError(f"can only compare text, numbers, booleans and null, {key[:64]} is {kind(value)}")
+    return wanted
+
+
+def _context_text(text: Json) -> Json:
+    """Decode base64 of JSON. Clients send `e30=` (`{}`) with almost every GET."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return jsontext.loads(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise ValueError("is not base64 of JSON") from error
+
+
+def _flat_order(value: Json) -> Json:
+    return {"field": value} if isinstance(value, str) else value
+
+
+_ID_SCHEMA: dict[str, Json] = {"minLength": 1, "maxLength": ids.MAX_BYTES, "pattern": "^[A-Za-z0-9._~:@|+=,-]+$"}
+
+Id = Annotated[str, AfterValidator(_checked_id), Field(json_schema_extra=_ID_SCHEMA)]
+QueryId = Annotated[Id | None, BeforeValidator(_absent_if_undefined), WithJsonSchema({"type": "string", **_ID_SCHEMA})]
+PageNumber = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+PerPage = Annotated[
+    PageNumber | None,
+    BeforeValidator(_all_if_false),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, {"const": False}]}),
+]
+Metadata = Annotated[dict[str, Json], AfterValidator(_metadata_fits)]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="ignore")
+
+
+class Body(_Wire):
+    """Base of request bodies: types are taken as they come, `"5"` is no number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Reply(_Wire):
+    """Base of replies."""
+
+
+class Query(_Wire):
+    """Base of queries, and the query of routes that read none (`requestContext` and the like are tolerated)."""
+
+
+class OwnerQuery(Query):
+    """The query of routes about one thread. `agentId` is taken and not needed."""
+
+    agent_id: QueryId = None
+    resource_id: QueryId = None
+
+
+class AgentQuery(Query):
+    """The query of routes that need to know the agent."""
+
+    agent_id: Id
+
+
+class ContextQuery(Query):
+    """The query of routes where settings of an agent depend on the request context."""
+
+    request_context: Annotated[
+        dict[str, Json],
+        BeforeValidator(_context_text),
+        WithJsonSchema({"type": "string", "contentEncoding": "base64", "contentMediaType": "application/json"}),
+    ] = Field(default_factory=dict[str, Json])
+
+
+class ThreadOrder(_Wire):
+    field: Literal["createdAt", "updatedAt"] = "createdAt"
+    direction: Direction | None = None
+
+
+class MessageOrder(_Wire):
+    field: Literal["createdAt"] = "createdAt"
+    direction: Direction | None = None
+
+
+class PageQuery(OwnerQuery):
+    """Paging: `page` counts from 0; `perPage=false` (here None) asks for all.
+
+    The order arrives in three spellings (case H31): `orderBy[field]=..&orderBy[direction]=..`,
+    `orderBy={"field":..,"direction":..}` and `orderBy=createdAt&sortDirection=DESC`.
+    """
+
+    page: PageNumber = 0
+    sort_direction: Direction | None = None
+
+
+class ThreadsQuery(PageQuery):
+    per_page: PerPage = 100
+    order_by: Annotated[ThreadOrder, BeforeValidator(_flat_order), BeforeValidator(_json_text)] = ThreadOrder()
+    metadata: Annotated[
+        dict[str, Json] | None,
+        BeforeValidator(_json_text),
+        AfterValidator(_only_scalars),
+        WithJsonSchema({"type": "string", "contentMediaType": "application/json"}),
+    ] = None
+
+    @property
+    def direction(self) -> Direction:
+        return self.order_by.direction or self.sort_direction or "DESC"
+
+
+class MessagesQuery(PageQuery):
+    per_page: PerPage = 40
+    order_by: Annotated[MessageOrder, BeforeValidator(_flat_order), BeforeValidator(_json_text)] = MessageOrder()
+
+    @property
+    def direction(self) -> Direction:
+        """From which end pages are cut: the newest, but the oldest if no agent is named."""
+        return self.order_by.direction or self.sort_direction or ("DESC" if self.agent_id else "ASC")
+
+
+class CreateThread(Body):
+    """`resourceId` may only be absent when the caller's token names the resource."""
+
+    resource_id: Id | None = None
+    thread_id: Id | None = None
+    title: Annotated[str, Field(max_length=MAX_TITLE)] = ""
+    metadata: Metadata | None = None
+
+
+class Thread(Reply):
+    """`metadata` is left out where a thread that has none is created, and null where it is read."""
+
+    id: str
+    resource_id: str
+    title: str
+    created_at: str
+    updated_at: str
+    metadata: dict[str, Json] | None = None
+
+
+class Message(Reply):
+    """`content` is the stored form, "format 2"."""
+
+    id: str
+    role: str
+    created_at: str
+    thread_id: str
+    resource_id: str
+    content: dict[str, Json]
+    type: str = ""
+
+
+class ThreadsPage(Reply):
+    """`perPage` is false where all were asked for."""
+
+    threads: list[Thread]
+    total: int
+    page: int
+    per_page: int | Literal[False]
+    has_more: bool
+
+
+class MessagesPage(Reply):
+    messages: list[Message]
+    total: int
+    page: int
+    per_page: int | Literal[False]
+    has_more: bool
+    ui_messages: None
+
+
+class Result(Reply):
+    result: str
+
+
+def created_thread(thread: port.Thread) -> Thread:
+    """A thread as the reply to create shows it."""
+    fields = _thread_fields(thread)
+    return Thread(**fields) if thread.metadata is None else Thread(**fields, metadata=thread.metadata)
+
+
+def read_thread(thread: port.Thread) -> Thread:
+    """A thread as every other reply shows it."""
+    return Thread(**_thread_fields(thread), metadata=thread.metadata)
+
+
+def message(stored: port.Message, resource_id: str) -> Message:
+    """A message; its owner is the thread's."""
+    optional = {"type": stored.type} if stored.type else {}
+    return Message(
+        id=stored.id,
+        role=stored.role,
+        created_at=clock.iso(stored.created_at),
+        thread_id=stored.thread_id,
+        resource_id=resource_id,
+        content=stored.content,
+        **optional,
+    )
+
+
+def paging(page: port.Page[Any]) -> dict[str, Any]:
+    """The fields that stand beside a list."""
+    per_page = False if page.per_page is None else page.per_page
+    return {"total": page.total, "page": page.page, "per_page": per_page, "has_more": page.has_more}
+
+
+def nested(query: Mapping[str, Sequence[str]]) -> dict[str, Json]:
+    """A query as a tree: `a[b]=c` becomes `{"a": {"b": "c"}}`; of a repeated parameter the last value counts."""
+    tree: dict[str, Json] = {}
+    for name, values in query.items():
+        if not values:
+            continue
+        if bracketed := _BRACKETED.fullmatch(name):
+            outer, inner = bracketed.groups()
+            branch = tree.get(outer)
+            tree[outer] = {**(branch if isinstance(branch, dict) else {}), inner: values[-1]}
+        else:
+            tree[name] = values[-1]
+    return tree
+
+
+def _thread_fields(thread: port.Thread) -> dict[str, Any]:
+    return {
+        "id": thread.id,
+        "resource_id": thread.resource_id,
+        "title": thread.title,
+        "created_at": clock.iso(thread.created_at),
+        "updated_at": clock.iso(thread.updated_at),
+    }
