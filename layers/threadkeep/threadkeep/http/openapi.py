@@ -1,0 +1,163 @@
+"""`docs/openapi.json` from the route table.
+
+`python -m threadkeep.http.openapi` writes it, with `--check` it fails (exit 1) where the file has drifted.
+"""
+
+import json
+import re
+import sys
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.alias_generators import to_camel
+
+import threadkeep
+from threadkeep.http.route import NoBody, Route, Table
+from threadkeep.http.routes import ROUTES
+from threadkeep.http.wire import Id
+from threadkeep.jsontext import Json
+
+FILE = Path("docs/openapi.json")
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}, "requestId": {"type": "string", "description": "Only with status 500"}},
+}
+_INVALID = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {"type": "string"},
+        "issues": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {
+                    "field": {"type": "string", "description": "Dotted path, `root` or `body`"},
+                    "message": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+
+
+def document(table: Table) -> dict[str, Json]:
+    """The OpenAPI 3.1 description of a route table."""
+    schemas, components = _schemas(table)
+    paths: dict[str, dict[str, Json]] = {}
+    names: set[str] = set()
+    for route in table:
+        name = route.name if route.name not in names else f"{route.name}_{route.path.rpartition('/')[2]}"
+        names.add(name)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(name, route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Threadkeep", "version": threadkeep.__version__},
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The service key, or a token of the configured OIDC issuer",
+                }
+            },
+            "schemas": components | {"Error": _ERROR, "Invalid": _INVALID},
+        },
+    }
+
+
+def text() -> str:
+    return json.dumps(document(ROUTES), indent=2, ensure_ascii=False) + "\n"
+
+
+def _schemas(table: Table) -> tuple[dict[str, Json], dict[str, Json]]:
+    """The schema of every body and reply, by route and part, and the models that they refer to."""
+    parts = [
+        (f"{route.method} {route.path} {part}", "validation", TypeAdapter(model))
+        for route in table
+        for part, model in (("body", route.body), ("reply", route.reply), ("query", route.query))
+    ]
+    found, definitions = TypeAdapter.json_schemas(parts, ref_template="#/components/schemas/{model}")  # pyright: ignore[reportArgumentType]
+    models: dict[str, Json] = definitions.get("$defs", {})
+    schemas = {
+        key: _resolved(schema, models) if key.endswith(" query") else schema for (key, _), schema in found.items()
+    }
+    queries = {route.query.__name__ for route in table}
+    return schemas, {name: model for name, model in models.items() if name not in queries}
+
+
+def _resolved(schema: Json, models: dict[str, Json]) -> Json:
+    return models[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def _operation(name: str, route: Route[Any, Any, Any], schemas: dict[str, Json]) -> dict[str, Json]:
+    key = f"{route.method} {route.path}"
+    operation: dict[str, Json] = {
+        "operationId": to_camel(name),
+        "summary": route.summary,
+        "tags": [route.function],
+        "parameters": _path_parameters(route.path) + _query_parameters(schemas[f"{key} query"]),
+        "responses": {"200": _response("OK", schemas[f"{key} reply"])} | _errors(route),
+    }
+    if route.body is not NoBody:
+        operation["requestBody"] = {"required": True, "content": _content(schemas[f"{key} body"])}
+    if route.public:
+        operation["security"] = []
+    return operation
+
+
+def _path_parameters(path: str) -> list[Json]:
+    schema = TypeAdapter(Id).json_schema()
+    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in re.findall(r"{(\w+)}", path)]
+
+
+def _query_parameters(schema: Json) -> list[Json]:
+    required: list[str] = schema.get("required", [])
+    return [_query_parameter(name, field, name in required) for name, field in schema.get("properties", {}).items()]
+
+
+def _query_parameter(name: str, field: dict[str, Json], required: bool) -> Json:
+    shown = {key: value for key, value in field.items() if key != "title" and (key, value) != ("default", None)}
+    parameter = {"name": name, "in": "query", "required": required, "schema": shown}
+    return parameter | ({"style": "deepObject", "explode": True} if "$ref" in shown else {})
+
+
+def _errors(route: Route[Any, Any, Any]) -> dict[str, Json]:
+    usual = (500,) if route.public else (400, 401, 500)
+    return {
+        str(status): _response(HTTPStatus(status).phrase, {"$ref": f"#/components/schemas/{_error_name(status)}"})
+        for status in sorted({*usual, *route.errors, *((413,) if route.body is not NoBody else ())})
+    }
+
+
+def _error_name(status: int) -> str:
+    return "Invalid" if status == 400 else "Error"
+
+
+def _response(description: str, schema: Json) -> dict[str, Json]:
+    return {"description": description, "content": _content(schema)}
+
+
+def _content(schema: Json) -> dict[str, Json]:
+    return {"application/json": {"schema": schema}}
+
+
+def main(arguments: list[str]) -> int:
+    if "--check" not in arguments:
+        FILE.parent.mkdir(exist_ok=True)
+        FILE.write_text(text())
+    elif not FILE.exists() or FILE.read_text() != text():
+        print(f"{FILE} has drifted from the route table: run `make openapi`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""The route table, what is made of it, the example events, and what a cold start loads."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import EVENTS, House
+
+from agents import agents
+from threadkeep.agents import Registry
+from threadkeep.http import openapi
+from threadkeep.http.app import App
+from threadkeep.http.routes import ROUTES
+
+ROOT = Path(__file__).parents[3]
+
+EXPECTED = {
+    "agents/health": 200,
+    "agents/list": 200,
+    "agents/list-partial": 200,
+    "agents/get": 200,
+    "agents/get-unknown": 404,
+    "agents/get-tool": 200,
+    "agents/get-tool-unknown": 404,
+    "generate/generate": 200,
+    "generate/generate-new-thread": 200,
+    "generate/generate-vnext": 200,
+    "generate/generate-unknown-agent": 404,
+    "generate/generate-empty": 400,
+    "generate/generate-foreign": 403,
+    "threads/create": 200,
+    "threads/create-minimal": 200,
+    "threads/create-as-user": 200,
+    "threads/create-taken": 403,
+    "threads/create-bad-json": 400,
+    "threads/create-bad-types": 400,
+    "threads/create-no-agent": 400,
+    "threads/create-unknown-agent": 404,
+    "threads/list": 200,
+    "threads/list-ordered": 200,
+    "threads/list-metadata": 200,
+    "threads/list-bad-page": 400,
+    "threads/get": 200,
+    "threads/get-foreign": 403,
+    "threads/get-missing": 404,
+    "threads/get-bad-id": 400,
+    "threads/delete": 200,
+    "threads/delete-foreign": 403,
+    "threads/delete-missing": 404,
+    "threads/messages": 200,
+    "threads/messages-bad-per-page": 400,
+    "threads/messages-missing": 404,
+}
+
+
+def events() -> dict[str, dict[str, Any]]:
+    functions = {route.function for route in ROUTES}
+    found = (file for function in sorted(functions) for file in sorted((EVENTS / function).glob("*.json")))
+    return {f"{file.parent.name}/{file.stem}": json.loads(file.read_text()) for file in found}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_example_events_get_the_status_that_they_are_named_for(house: House, name: str) -> None:
+    shipped = [replace(agent, model="fake/m") for agent in agents]
+    house.app = App(house.store, Registry(shipped), house.app.models)
+    house.add_thread("thr-1", "user-ada", messages=2)
+    status, reply = house.send(events()[name])
+    assert status == EXPECTED[name], reply
+
+
+def test_every_event_is_expected_and_every_route_has_one() -> None:
+    assert events().keys() == EXPECTED.keys()
+    covered = {(e["httpMethod"], e["resource"]) for e in events().values()}
+    assert covered == {(route.method, route.path) for route in ROUTES}
+
+
+def test_no_two_routes_share_method_and_path() -> None:
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+
+
+def test_openapi_json_has_not_drifted() -> None:
+    assert (ROOT / "docs/openapi.json").read_text() == openapi.text(), "run `make openapi`"
+
+
+def test_openapi_check_notices_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert openapi.main(["--check"]) == 1
+    assert openapi.main([]) == 0
+    assert openapi.main(["--check"]) == 0
+    Path("docs/openapi.json").write_text("{}")
+    assert openapi.main(["--check"]) == 1
+
+
+def test_openapi_is_whole() -> None:
+    described = openapi.document(ROUTES)
+    operations = [o for path in described["paths"].values() for o in path.values()]
+    assert len(operations) == len(ROUTES) == len({o["operationId"] for o in operations})
+    text = json.dumps(described)
+    referred = {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+    assert referred <= described["components"]["schemas"].keys()
+    assert described["paths"]["/health"]["get"]["security"] == []
+
+
+class _Template(yaml.SafeLoader):
+    """Reads CloudFormation's short tags as plain values."""
+
+
+_Template.add_multi_constructor("!", lambda loader, suffix, node: (suffix, node.value))
+
+
+def test_the_templates_api_events_are_the_route_table() -> None:
+    template = yaml.load((ROOT / "template.yaml").read_text(), _Template)
+    deployed = {
+        (event["Properties"]["Method"].upper(), event["Properties"]["Path"]): (
+            resource["Properties"]["CodeUri"].removeprefix("functions/").rstrip("/"),
+            event["Properties"].get("Auth", {}).get("Authorizer") == "NONE",
+        )
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::Serverless::Function"
+        for event in resource["Properties"].get("Events", {}).values()
+        if event["Type"] == "Api"
+    }
+    assert deployed == {(route.method, route.path): (route.function, route.public) for route in ROUTES}
+
+
+@pytest.mark.parametrize(
+    "function,kept_out",
+    [
+        ("agents", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.threads")),
+        ("threads", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.generate", "threadkeep.http.agents")),
+        ("generate", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.threads")),
+        ("authorizer", ("openai", "jwt", "cryptography", "boto3", "pydantic", "threadkeep.storage")),
+    ],
+)
+def test_a_cold_start_loads_only_what_its_function_needs(function: str, kept_out: tuple[str, ...]) -> None:
+    path = os.pathsep.join(str(ROOT / part) for part in (f"functions/{function}", "layers/threadkeep", "layers/agents"))
+    script = f"import app, sys; print([m for m in {kept_out!r} if m in sys.modules])"
+    environment = os.environ | {"PYTHONPATH": path, "AWS_DEFAULT_REGION": "eu-central-1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
