@@ -407,6 +407,11 @@ class StorageContract:
         stored = await storage.get_thread(thread.id)
         assert stored and (stored.last_at, stored.updated_at, stored.seq) == (now + 51, now + 51, 10)
 
+    async def test_updated_at_never_falls(self, storage: Storage, thread: Thread):
+        done = await storage.commit_turn(TurnCommit(thread, turn(at=thread.created_at - 5000)))
+        assert done.thread.last_at < done.thread.updated_at == thread.updated_at
+        assert await storage.get_thread(thread.id) == done.thread
+
     async def test_of_two_turns_from_one_loaded_row_the_second_is_renumbered(self, storage: Storage, thread: Thread):
         now = thread.created_at + 1000
         first = await storage.commit_turn(TurnCommit(thread, turn(now)))
