@@ -1,0 +1,250 @@
+"""`python -m local.demo`: brings the stack up with a model and has a short conversation over HTTP with an agent.
+
+The last question can only be answered from what was told in the first request; the exit code says whether it was.
+"""
+
+import json
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from local.__main__ import ENV_FILE, PORT, development_stack, up
+from local.models.choose import SWITCH, Choice, NoModel, choose
+from local.stack import ROOT, StackError
+
+AGENT = "assistant"
+_NAMES = ("Biscuit", "Comet", "Juniper", "Mango", "Nutmeg", "Pepper", "Pickles", "Waffle", "Zephyr")
+_REPEATS = 2
+_TURN_SECONDS = 60
+
+Say = Callable[[str], None]
+
+
+class DemoFailed(Exception):
+    """The conversation did not go as it should; the text is one plain sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the user says, and the directive that tells a scripted model what to answer."""
+
+    text: str
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    asked: str
+    answered: str
+    seconds: float
+
+
+def conversation(name: str) -> tuple[Turn, ...]:
+    """Three requests: a fact, something else, a question about the fact that does not contain it."""
+    return (
+        Turn(f"Hello! I am Ada and my dog is called {name}.", f"@say Hello Ada! I will remember {name}."),
+        Turn("How many days does a leap year have?", "@say A leap year has 366 days."),
+        Turn("What is my dog called?", "@dump"),
+    )
+
+
+class Api:
+    """The deployed application, as any HTTP client sees it."""
+
+    def __init__(self, base_url: str, key: str, transport: httpx.BaseTransport | None = None):
+        headers = {"Authorization": f"Bearer {key}"}
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers, timeout=_TURN_SECONDS, trust_env=False, transport=transport
+        )
+
+    def ask(self, text: str, thread: str, resource: str, say: Say) -> str:
+        """The agent's answer. A busy machine can be too slow for a turn; nothing is stored then, so it is asked again.
+
+        Raises `DemoFailed`.
+        """
+        body = {"messages": text, "memory": {"thread": thread, "resource": resource}}
+        reply = self._send("POST", f"/api/agents/{AGENT}/generate", json=body)
+        for _ in range(_REPEATS):
+            if reply.status_code not in (409, 503, 504):
+                break
+            say(f"not answered in time ({_error(reply)}); asking again")
+            reply = self._send("POST", f"/api/agents/{AGENT}/generate", json=body)
+        if reply.status_code != 200:
+            raise DemoFailed(f"The agent answered {reply.status_code}: {_error(reply)}")
+        return str(reply.json()["text"])
+
+    def stored(self, thread: str) -> list[tuple[str, str]]:
+        """Role and text of the messages of a thread, oldest first. Raises `DemoFailed`."""
+        reply = self._send("GET", f"/api/memory/threads/{thread}/messages", params={"agentId": AGENT})
+        if reply.status_code != 200:
+            raise DemoFailed(f"The messages could not be read: {reply.status_code} {_error(reply)}")
+        return [(message["role"], _text_of(message["content"])) for message in reply.json()["messages"]]
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise DemoFailed(f"{method} {path} got no answer: {error}") from error
+
+
+def converse(api: Api, turns: Sequence[Turn], scripted: bool, thread: str, resource: str, say: Say) -> list[Exchange]:
+    """Has the conversation, and shows each exchange as it happens."""
+    exchanges: list[Exchange] = []
+    for turn in turns:
+        asked = f"{turn.text}\n{turn.script}" if scripted else turn.text
+        print(f"  you        {turn.text}" + (f"   [{turn.script}]" if scripted else ""), flush=True)
+        began = time.monotonic()
+        answered = api.ask(asked, thread, resource, say)
+        exchanges.append(Exchange(asked, answered, time.monotonic() - began))
+        shown = "(the prompt that the model was sent; see below)" if turn.script == "@dump" and scripted else answered
+        print(f"  {AGENT}  {_one_line(shown)}   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
+    return exchanges
+
+
+def check(exchanges: Sequence[Exchange], stored: Sequence[tuple[str, str]], name: str, scripted: bool) -> str:
+    """One sentence that says what was remembered. Raises `DemoFailed` if it was not.
+
+    A script cannot answer a question, so with a script the fact must be in the prompt that it was sent for the last
+    request, in a message before that request: there it can only come from the store.
+    """
+    said = [text for exchange in exchanges for text in (exchange.asked, exchange.answered)]
+    if [text for _, text in stored] != said:
+        raise DemoFailed(f"The thread should hold the {len(said)} messages of this conversation; it holds other ones.")
+    last = exchanges[-1].answered
+    if scripted:
+        earlier = [text for text in _sent_to_script(last)[:-1] if name in text]
+        if not earlier:
+            raise DemoFailed(f"The prompt of the last request did not hold the earlier message about {name}.")
+        return f"Remembered: the last prompt brought back {_one_line(earlier[0])!r} out of the store."
+    if name.lower() not in last.lower():
+        raise DemoFailed(f"The last answer does not name {name}, which the first request told.")
+    return f"Remembered: {name} was told in request 1 and is in the answer to request {len(exchanges)}."
+
+
+def how_to_go_on(base_url: str, key: str, thread: str, resource: str, choice: Choice) -> str:
+    """What a newcomer needs next: address, key, a request, a client, the end."""
+    body = json.dumps({"messages": "And who am I?", "memory": {"thread": thread, "resource": resource}})
+    script = f"\nThis was {choice.about}.\n{SWITCH}=packaged downloads a small model.\n" if choice.is_script else ""
+    return f"""{script}
+Go on:
+  URL   {base_url}
+  key   {key}   (both are in {ENV_FILE.relative_to(ROOT)})
+
+  . {ENV_FILE.relative_to(ROOT)}
+  curl "$BASE_URL/api/agents/{AGENT}/generate" -H "Authorization: Bearer $API_KEY" \\
+    -H 'Content-Type: application/json' -d '{body}'
+
+  // npm install @mastra/client-js
+  import {{ MastraClient }} from "@mastra/client-js";
+  const client = new MastraClient({{
+    baseUrl: process.env.BASE_URL, headers: {{ Authorization: `Bearer ${{process.env.API_KEY}}` }},
+  }});
+  const reply = await client.getAgent("{AGENT}").generate("And who am I?", {{
+    memory: {{ thread: "{thread}", resource: "{resource}" }},
+  }});
+  console.log(reply.text);
+
+  Your own agents: layers/agents/agents/{AGENT}.py. Stop with `make down`."""
+
+
+def bring_up(env: Mapping[str, str], say: Say) -> tuple[Choice, str, str]:
+    """The model, the base URL and the key of the running stack. The build and the model's download go side by side.
+
+    Raises `NoModel` or `StackError`.
+    """
+    first = development_stack()
+    first.say = say
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        build = pool.submit(first.build)
+        choice = choose(env, lambda line: say(f"model: {line}"))
+        say(f"model: using {choice.about}")
+        build.result()
+    stack = development_stack(DefaultModel=choice.model, OpenAiBaseUrl=choice.environment.get("OPENAI_BASE_URL", ""))
+    stack.say = say
+    stack.environment = {name: value for name, value in choice.environment.items() if name not in _PARAMETERS}
+    up(stack, int(env.get("PORT") or PORT))
+    return choice, stack.base_url, stack.service_key()
+
+
+_PARAMETERS = ("DEFAULT_MODEL", "OPENAI_BASE_URL")  # these reach the functions through the template
+
+
+def run(env: Mapping[str, str]) -> None:
+    """The whole demonstration. Raises `DemoFailed`, `NoModel` or `StackError`."""
+    say = _clock()
+    choice, base_url, key = bring_up(env, say)
+    thread, resource, name = f"demo-{secrets.token_hex(4)}", f"ada-{secrets.token_hex(4)}", random.choice(_NAMES)
+    print(f"\nA conversation with the agent {AGENT} on the new thread {thread}, over HTTP")
+    if choice.is_script:
+        print(f"with {choice.about}.\nThe words in [brackets] are sent along and tell it what to say.")
+    print()
+    api = Api(base_url, key)
+    exchanges = converse(api, conversation(name), choice.is_script, thread, resource, say)
+    stored = api.stored(thread)
+    print(f"Stored now, by GET /api/memory/threads/{thread}/messages?agentId={AGENT}:")
+    for number, (role, text) in enumerate(stored, 1):
+        print(f"  {number} {role:9}  {_one_line(text)}")
+    print(f"\n{check(exchanges, stored, name, choice.is_script)}")
+    print(how_to_go_on(base_url, key, thread, resource, choice))
+
+
+def main() -> int:
+    try:
+        run(os.environ)
+    except (DemoFailed, NoModel, StackError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. `make run` goes on where it was; `make down` stops what runs.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _clock() -> Say:
+    """Progress lines with the seconds since the start, one at a time from any thread."""
+    began, lock = time.monotonic(), threading.Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(f"  {time.monotonic() - began:5.1f} s  {line}", flush=True)
+
+    return say
+
+
+def _sent_to_script(dumped: str) -> list[str]:
+    """The texts of the user messages in the prompt that `@dump` shows. Raises `DemoFailed`."""
+    try:
+        return [str(text) for text in json.loads(dumped)["user"]]
+    except (ValueError, LookupError, TypeError):
+        raise DemoFailed(f"The scripted model did not show its prompt but said: {_one_line(dumped)}") from None
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content["parts"] if part["type"] == "text")
+
+
+def _error(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["error"])
+    except (ValueError, LookupError, TypeError):
+        return _one_line(reply.text)
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 160 else f"{flat[:157]}..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
