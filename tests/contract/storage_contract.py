@@ -127,7 +127,8 @@ class StorageContract:
     async def test_empty_metadata_is_not_the_same_as_none(self, storage: Storage, unique: str):
         await storage.create_thread(NewThread(f"t-{unique}", f"r-{unique}", metadata={}))
         stored = await storage.get_thread(f"t-{unique}")
-        assert stored is not None and stored.metadata == {}
+        assert stored is not None
+        assert stored.metadata == {}
 
     async def test_creating_again_returns_the_stored_thread_unchanged(self, storage: Storage, thread: Thread):
         await storage.commit_turn(TurnCommit(thread, turn()))
@@ -170,13 +171,16 @@ class StorageContract:
         done = await storage.commit_turn(TurnCommit(made, (message("m", list=body["list"]),), job))
         metadata["list"].append(2)
         body["list"].append(2)
-        assert made.metadata and done.thread.metadata
+        assert made.metadata
+        assert done.thread.metadata
         for seen in (made.metadata, done.thread.metadata, done.messages[0].content):
             seen["list"].append(3)
         for _ in range(2):
             state = await storage.load_turn(made.id, last_messages=1)
             stored = await storage.get_job(made.id, "run")
-            assert state.thread and state.thread.metadata and stored
+            assert state.thread
+            assert state.thread.metadata
+            assert stored
             for seen in (state.thread.metadata, state.history[0].content, stored.body):
                 assert seen["list"] == [1]
                 seen["list"].append(4)
@@ -257,7 +261,8 @@ class StorageContract:
             found = await storage.list_threads(None, per_page=None, order_by=order_by, direction="ASC")
             assert [t.id for t in found.items if unique in t.id] == ids_of(first[:3])
             newest = await storage.list_threads(None, per_page=2, order_by=order_by)
-            assert len(newest.items) == 2 and newest.total >= 3
+            assert len(newest.items) == 2
+            assert newest.total >= 3
 
         await eventually(check, self.lag_seconds)
 
@@ -405,7 +410,8 @@ class StorageContract:
         assert [m.created_at - now for m in rows] == [0, 1, 2, 3, 4, 5, 6, 7, 50, 51]
         assert [m.order for m in rows] == [order_key(m.created_at, n) for n, m in enumerate(rows, 1)]
         stored = await storage.get_thread(thread.id)
-        assert stored and (stored.last_at, stored.updated_at, stored.seq) == (now + 51, now + 51, 10)
+        assert stored
+        assert (stored.last_at, stored.updated_at, stored.seq) == (now + 51, now + 51, 10)
 
     async def test_updated_at_never_falls(self, storage: Storage, thread: Thread):
         done = await storage.commit_turn(TurnCommit(thread, turn(at=thread.created_at - 5000)))
@@ -419,7 +425,8 @@ class StorageContract:
         assert [m.created_at - now for m in (*first.messages, *second.messages)] == [0, 1, 2, 3]
         assert [m.order for m in second.messages] == [order_key(now + 2, 3), order_key(now + 3, 4)]
         page = await storage.list_messages(thread.id)
-        assert page.items == first.messages + second.messages and page.total == 4
+        assert page.items == first.messages + second.messages
+        assert page.total == 4
         stored = await storage.get_thread(thread.id)
         assert stored is not None
         assert (stored.seq, stored.last_at, stored.message_count, stored.version) == (4, now + 3, 4, 3)
@@ -437,7 +444,8 @@ class StorageContract:
         assert [m.order for m in page.items] == sorted(m.order for m in page.items)
         assert len({m.created_at for m in page.items}) == 30
         stored = await storage.get_thread(thread.id)
-        assert stored and (stored.seq, stored.message_count, stored.version) == (30, 30, 11)
+        assert stored
+        assert (stored.seq, stored.message_count, stored.version) == (30, 30, 11)
 
     async def test_a_turn_without_messages_stores_its_job(self, storage: Storage, thread: Thread):
         done = await storage.commit_turn(TurnCommit(thread, (), Job("run", thread.id, "agent", {"a": 1})))
@@ -537,13 +545,15 @@ class StorageContract:
         assert await storage.set_title(thread, "Title")
         await storage.commit_turn(TurnCommit(thread, turn()))
         stored = await storage.get_thread(thread.id)
-        assert stored and (stored.title, stored.message_count) == ("Title", 2)
+        assert stored
+        assert (stored.title, stored.message_count) == ("Title", 2)
 
     async def test_a_turn_keeps_the_metadata(self, storage: Storage, unique: str):
         made = await storage.create_thread(NewThread(f"t-{unique}", unique, "Title", FAITHFUL))
         done = await storage.commit_turn(TurnCommit(made, turn()))
         for seen in (done.thread, await storage.get_thread(made.id)):
-            assert seen and (seen.title, faithful_text(seen.metadata)) == ("Title", faithful_text(FAITHFUL))
+            assert seen
+            assert (seen.title, faithful_text(seen.metadata)) == ("Title", faithful_text(FAITHFUL))
 
     async def test_the_version_grows_with_each_change(self, storage: Storage, thread: Thread):
         versions = [thread.version]
@@ -566,22 +576,23 @@ class StorageContract:
         assert (await storage.list_messages(thread.id, per_page=None)).items == done.messages
         assert len(done.messages) == 44
 
-    @pytest.mark.parametrize("count,size", [(1, 350_001), (1, 1_000_000), (11, 330_000)])
+    @pytest.mark.parametrize(("count", "size"), [(1, 350_001), (1, 1_000_000), (11, 330_000)])
     async def test_what_is_too_large_is_refused_whole(self, storage: Storage, thread: Thread, count: int, size: int):
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, tuple(message(pad="x" * size) for _ in range(count))))
         assert await storage.get_thread(thread.id) == thread
         assert (await storage.list_messages(thread.id)).items == ()
 
-    @pytest.mark.parametrize("letter,size,count", [("x", 349_900, 10), ("é", 174_900, 3), ('"', 174_900, 3)])
+    @pytest.mark.parametrize(("letter", "size", "count"), [("x", 349_900, 10), ("é", 174_900, 3), ('"', 174_900, 3)])
     async def test_what_is_just_not_too_large_is_stored(
         self, storage: Storage, thread: Thread, letter: str, size: int, count: int
     ):
         done = await storage.commit_turn(TurnCommit(thread, tuple(message(pad=letter * size) for _ in range(count))))
         page = await storage.list_messages(thread.id)
-        assert page.items == done.messages and page.total == count
+        assert page.items == done.messages
+        assert page.total == count
 
-    @pytest.mark.parametrize("letter,size", [("x", 349_950), ("é", 174_975), ("日", 116_650), ('"', 174_975)])
+    @pytest.mark.parametrize(("letter", "size"), [("x", 349_950), ("é", 174_975), ("日", 116_650), ('"', 174_975)])
     async def test_a_body_is_measured_as_stored(self, storage: Storage, thread: Thread, letter: str, size: int):
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, (message(pad=letter * size),)))
@@ -594,7 +605,8 @@ class StorageContract:
         assert len((await storage.list_messages(thread.id, per_page=None)).items) == 18
         newest = await storage.list_messages(thread.id, page=0, per_page=12)
         state = await storage.load_turn(thread.id, last_messages=12)
-        assert state.history == newest.items and len(newest.items) == 12
+        assert state.history == newest.items
+        assert len(newest.items) == 12
 
     # fidelity
 
@@ -607,7 +619,9 @@ class StorageContract:
         done = await storage.commit_turn(TurnCommit(made, (NewMessage("m", "user", content, 0),), job))
         stored, state = await storage.get_thread(made.id), await storage.load_turn(made.id, last_messages=1)
         due, rows = await storage.get_job(made.id, "run"), await storage.list_messages(made.id)
-        assert stored and due and state.thread
+        assert stored
+        assert due
+        assert state.thread
         for metadata in (made.metadata, again.metadata, stored.metadata, state.thread.metadata, due.body):
             assert faithful_text(metadata) == text
         for row in (*done.messages, *state.history, *rows.items):
@@ -617,7 +631,8 @@ class StorageContract:
     async def test_titles_come_back_as_they_went_in(self, storage: Storage, unique: str, title: str):
         await storage.create_thread(NewThread(f"t-{unique}", unique, title))
         stored = await storage.get_thread(f"t-{unique}")
-        assert stored and stored.title == title
+        assert stored
+        assert stored.title == title
 
     # ids (case H03)
 
@@ -631,7 +646,8 @@ class StorageContract:
             await storage.commit_turn(TurnCommit(made, (message(f"m{mark}1", of=owner),), job))
         for thread_id, owner in pairs:
             page = await storage.list_threads(owner)
-            assert ids_of(page.items) == [thread_id] and page.total == 1
+            assert ids_of(page.items) == [thread_id]
+            assert page.total == 1
             (row,) = (await storage.list_messages(thread_id)).items
             assert (row.id, row.thread_id, row.content["of"]) == (f"m{mark}1", thread_id, owner)
             assert await storage.get_job(thread_id, f"{mark}run") == Job(
@@ -641,8 +657,10 @@ class StorageContract:
         assert await storage.delete_thread(gone, resource_id=None)
         await storage.purge_thread(gone)
         state = await storage.load_turn(kept, last_messages=9, message_ids=[f"m{mark}1"])
-        assert state.thread and state.thread.resource_id == owner
-        assert len(state.history) == 1 and state.stored_ids == {f"m{mark}1"}
+        assert state.thread
+        assert state.thread.resource_id == owner
+        assert len(state.history) == 1
+        assert state.stored_ids == {f"m{mark}1"}
 
     async def test_ids_that_differ_only_in_escapes_are_different(self, storage: Storage, unique: str):
         names = [f"{unique}{tail}" for tail in ("#", "%23", "%2523", "%", "%25", "/", "%2F", "%2f", "", "##")]
@@ -695,7 +713,8 @@ class StorageContract:
             rows += (await storage.commit_turn(TurnCommit(thread, turn()))).messages
         state = await storage.load_turn(thread.id, last_messages=last)
         assert state.history == (rows[-last:] if last else ())
-        assert state.thread == await storage.get_thread(thread.id) and state.deleting is False
+        assert state.thread == await storage.get_thread(thread.id)
+        assert state.deleting is False
 
     async def roles(self, storage: Storage, thread: Thread, roles: str) -> None:
         """Store one message per letter: user, assistant, signal or x = system, named by its place and letter."""
@@ -705,7 +724,7 @@ class StorageContract:
             await storage.commit_turn(TurnCommit(thread, tuple(message(f"{n}{r}", names[r]) for n, r in part)))
 
     @pytest.mark.parametrize(
-        "roles,last,history",
+        ("roles", "last", "history"),
         [
             ("uassssssu", 3, "0u 1a 2s 3s 4s 5s 6s 7s 8u"),  # H18, first recipe
             ("uassssssu", 2, "1a 2s 3s 4s 5s 6s 7s 8u"),
@@ -735,7 +754,8 @@ class StorageContract:
         for asked, stored in [([], set()), (["a", "c", "a", "x"], {"a"}), (["x"], set()), (["b", "a"], {"a", "b"})]:
             state = await storage.load_turn(thread.id, last_messages=0, message_ids=asked)
             assert state.stored_ids == stored
-            assert state.thread and state.thread.id == thread.id
+            assert state.thread
+            assert state.thread.id == thread.id
 
     async def test_many_ids_can_be_asked_for(self, storage: Storage, thread: Thread):
         await self.roles(storage, thread, "u" * 120)
@@ -747,7 +767,7 @@ class StorageContract:
     # list_messages
 
     @pytest.mark.parametrize(
-        "direction,page,places,more",
+        ("direction", "page", "places", "more"),
         [
             ("DESC", 0, range(12, 16), True),  # M-RC-4
             ("DESC", 1, range(8, 12), True),
@@ -768,7 +788,9 @@ class StorageContract:
         assert (answer.total, answer.page, answer.per_page, answer.has_more) == (15, page, 4, more)
 
     @pytest.mark.parametrize("direction", ["ASC", "DESC"])
-    @pytest.mark.parametrize("per_page,count,more", [(0, 0, True), (None, 8, False), (8, 8, False), (100, 8, False)])
+    @pytest.mark.parametrize(
+        ("per_page", "count", "more"), [(0, 0, True), (None, 8, False), (8, 8, False), (100, 8, False)]
+    )
     async def test_message_page_sizes_zero_all_and_exact(
         self,
         storage: Storage,
@@ -838,7 +860,8 @@ class StorageContract:
         assert await storage.set_title(thread, "First") is True
         assert await storage.set_title(thread, "Second") is False
         stored = await storage.get_thread(thread.id)
-        assert stored and stored.title == "First"
+        assert stored
+        assert stored.title == "First"
         assert replace(stored, title="", version=1, updated_at=thread.updated_at) == thread
 
     async def test_a_title_of_ones_own_is_never_replaced(self, storage: Storage, unique: str):
@@ -852,13 +875,15 @@ class StorageContract:
         answers = await asyncio.gather(*(storage.set_title(thread, title) for title in titles))
         assert sum(answers) == 1
         stored = await storage.get_thread(thread.id)
-        assert stored and stored.title == titles[answers.index(True)]
+        assert stored
+        assert stored.title == titles[answers.index(True)]
 
     async def test_a_title_follows_a_thread_that_moved_on(self, storage: Storage, thread: Thread):
         done = await storage.commit_turn(TurnCommit(thread, turn()))
         assert await storage.set_title(thread, "Title") is True
         stored = await storage.get_thread(thread.id)
-        assert stored and (stored.title, stored.message_count, stored.seq) == ("Title", 2, 2)
+        assert stored
+        assert (stored.title, stored.message_count, stored.seq) == ("Title", 2, 2)
         assert (await storage.list_messages(thread.id)).items == done.messages
 
     async def test_a_late_title_does_not_revive_a_thread(self, storage: Storage, thread: Thread):

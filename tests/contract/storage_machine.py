@@ -123,7 +123,8 @@ class StorageMachine(RuleBasedStateMachine):
         except Conflict:
             assert taken
             return
-        assert expected is not None and not taken
+        assert expected is not None
+        assert not taken
         last = max((m[2] for m in expected.messages), default=0)
         for stored, (message_id, role) in zip(done.messages, turn, strict=True):
             last = max(at, last + 1)
@@ -146,7 +147,8 @@ class StorageMachine(RuleBasedStateMachine):
         try:
             done = self.run(self.storage.delete_thread(row.id, resource_id=named))
         except AccessDenied:
-            assert expected and named not in (None, expected.owner)
+            assert expected
+            assert named not in (None, expected.owner)
             return
         assert done is (expected is not None)
         if expected:

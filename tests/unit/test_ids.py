@@ -52,7 +52,7 @@ def test_legal_ids(identifier: str):
 
 
 @pytest.mark.parametrize(
-    "identifier,rule",
+    ("identifier", "rule"),
     [
         ("", "1 to 256 bytes of UTF-8, received 0"),
         ("x" * 257, "1 to 256 bytes of UTF-8, received 257"),
@@ -71,7 +71,8 @@ def test_illegal_ids_are_refused_with_field_and_rule(identifier: str, rule: str)
     with pytest.raises(InvalidInput) as caught:
         ids.check("threadId", identifier)
     (issue,) = caught.value.issues
-    assert issue.field == "threadId" and rule in issue.message
+    assert issue.field == "threadId"
+    assert rule in issue.message
     assert caught.value.status == 400
 
 
@@ -91,7 +92,8 @@ def test_a_legal_id_fits_its_bounds(identifier: str):
 def test_ids_for_http_need_no_escapes(identifier: str):
     assert ids.http_problem(identifier) is None
     assert ids.from_path("threadId", identifier) == identifier
-    assert ids.problem(identifier) is None and ids.encode(identifier) == identifier
+    assert ids.problem(identifier) is None
+    assert ids.encode(identifier) == identifier
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_other_ids_do_not_travel_over_http(identifier: str):
     assert ids.http_problem(identifier)
 
 
-@pytest.mark.parametrize("raw,identifier", [("a%3Ab", "a:b"), ("a:b", "a:b"), ("a%2Bb", "a+b"), ("a+b", "a+b")])
+@pytest.mark.parametrize(("raw", "identifier"), [("a%3Ab", "a:b"), ("a:b", "a:b"), ("a%2Bb", "a+b"), ("a+b", "a+b")])
 def test_a_path_is_decoded_once(raw: str, identifier: str):
     assert ids.from_path("threadId", raw) == identifier
 

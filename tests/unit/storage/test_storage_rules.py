@@ -67,7 +67,8 @@ def test_order_rises_over_any_turns(turns: list[list[int]]):
     assert keys == [order_key(m.created_at, THREAD.seq + n) for n, m in enumerate(stored, 1)]
     assert keys == sorted(set(keys))
     moments = [THREAD.last_at, *(m.created_at for m in stored)]
-    assert moments == sorted(set(moments)) and moments[-1] == thread.last_at
+    assert moments == sorted(set(moments))
+    assert moments[-1] == thread.last_at
 
 
 def test_the_caller_and_the_numbered_message_have_the_same_body():
@@ -124,7 +125,7 @@ def test_the_messages_of_a_turn_differ_in_id():
 
 
 def test_what_json_cannot_say_is_refused():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not JSON compliant"):
         rules.turn_bodies((new(x=float("nan")),))
 
 
@@ -132,7 +133,7 @@ def test_what_json_cannot_say_is_refused():
 
 
 @pytest.mark.parametrize(
-    "roles,last,expected",
+    ("roles", "last", "expected"),
     [
         ("uaua", 2, "2u 3a"),
         ("uaua", 0, ""),
@@ -186,7 +187,7 @@ def test_the_pages_together_are_the_whole(total: int, per_page: int):
 
 
 @pytest.mark.parametrize(
-    "total,page,per_page,has_more",
+    ("total", "page", "per_page", "has_more"),
     [
         (0, 0, 0, False),
         (1, 0, 0, True),
