@@ -110,8 +110,10 @@ def test_anything_else_is_401(credential: str | None) -> None:
     refused(credential)
 
 
-def test_an_empty_secret_opens_nothing(secrets: Secrets) -> None:
+def test_an_empty_secret_opens_nothing(secrets: Secrets, config: Settings) -> None:
     secrets.value = ""
+    with pytest.raises(Unauthenticated):
+        authorizer.identify("", config)
     refused("Bearer  ")
     refused("Bearer x")
 
@@ -271,11 +273,12 @@ def test_discovery_is_not_led_astray() -> None:
         verifier = tokens.Tokens(issuer.url, AUDIENCE, "sub")
         page = "/.well-known/openid-configuration"
         honest = issuer.documents[page]
+        other.documents["/poisoned"] = honest | {"jwks_uri": f"{other.url}/keys"}
         for bad in (
             honest | {"issuer": other.url},
             honest | {"jwks_uri": "http://keys.example/keys"},
             honest | {"jwks_uri": "file:///etc/passwd"},
-            honest | {"location": other.url + page},
+            honest | {"location": f"{other.url}/poisoned"},
         ):
             issuer.documents[page] = bad
             with pytest.raises((ValueError, OSError)):

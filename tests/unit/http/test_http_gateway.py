@@ -69,7 +69,7 @@ def test_oversized_bodies_are_413(house: House, encoded: bool) -> None:
 
 
 def test_a_reply_that_would_not_fit_is_413_naming_per_page(house: House) -> None:
-    for n in range(30):
+    for n in range(20):  # 3.6 MB of JSON, of which Lambda makes 7.2 MB when it escapes it once more
         house.add_thread(f"thr-{n}", metadata={"a": '"' * 90_000})
     status, reply = house.call("GET", LIST, query={"perPage": "false"})
     assert status == 413

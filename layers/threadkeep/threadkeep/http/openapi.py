@@ -6,7 +6,6 @@
 import json
 import re
 import sys
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,17 @@ from threadkeep.jsontext import Json
 
 FILE = Path("docs/openapi.json")
 
+_STATUS = {
+    400: "The input breaks a rule",
+    401: "No credential, or one that is wrong or expired",
+    403: "It belongs to another resource",
+    404: "There is no such thing",
+    409: "The state of the store does not allow it; nothing was stored",
+    413: "Request or reply is too large",
+    424: "The model refuses the request",
+    500: "Our own fault",
+    503: "The model is down, busy or too slow; repeating may help",
+}
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -132,7 +142,7 @@ def _query_parameter(name: str, field: dict[str, Json], required: bool) -> Json:
 def _errors(route: Route[Any, Any, Any]) -> dict[str, Json]:
     usual = (500,) if route.public else (400, 401, 500)
     return {
-        str(status): _response(HTTPStatus(status).phrase, {"$ref": f"#/components/schemas/{_error_name(status)}"})
+        str(status): _response(_STATUS[status], {"$ref": f"#/components/schemas/{_error_name(status)}"})
         for status in sorted({*usual, *route.errors, *((413,) if route.body is not NoBody else ())})
     }
 
