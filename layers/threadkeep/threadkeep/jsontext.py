@@ -6,11 +6,10 @@ Bodies are stored as JSON text, not as DynamoDB numbers and maps, so that `3` st
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-type_names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+type_names = {"bool": "boolean", "int": "number", "float": "number", "str": "string", "list": "array", "dict": "object"}
 
 Json = Any  # a JSON value: None, bool, int, float, str, list[Json] or dict[str, Json]
 
@@ -40,17 +39,18 @@ def kind(value: Json) -> str:
     """The JSON name of a value's type, for error messages."""
     if value is None:
         return "null"
-    return type_names.get(type(value), type(value).__name__)
+    name: str = type(value).__name__
+    return type_names.get(name, name)
 
 
 def as_object(value: Json) -> dict[str, Json] | None:
     """The value if it is a JSON object, else None."""
-    return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else None
+    return cast(dict[str, Json], value) if isinstance(value, dict) else None
 
 
 def as_array(value: Json) -> list[Json] | None:
     """The value if it is a JSON array, else None."""
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
+    return cast(list[Json], value) if isinstance(value, list) else None
 
 
 def _no_constant(name: str) -> NoReturn:

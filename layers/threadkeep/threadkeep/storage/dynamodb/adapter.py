@@ -64,7 +64,7 @@ class DynamoDBStorage:
         rows: list[Message] = []
         left = last_messages
         if left > 0:
-            async for item in self._table.query(limit=last_messages, **self._messages(thread_id, "DESC")):
+            async for item in self._table.query(self._messages(thread_id, "DESC"), limit=last_messages):
                 rows.append(items.message_from(item))
                 left -= rules.is_conversation(rows[-1])
                 if left == 0:
@@ -143,7 +143,7 @@ class DynamoDBStorage:
 
     async def _all_owners(self, end: int | None, order_by: ThreadField, direction: Direction) -> tuple[int, list[str]]:
         shards = [self._index("g2", keys.shard_name(n), direction) for n in range(keys.SHARDS)]
-        total = sum(await asyncio.gather(*(self._table.count(**query) for query in shards)))
+        total = sum(await asyncio.gather(*(self._table.count(query) for query in shards)))
         if order_by == "updatedAt":
             if total > WALK_LIMIT:
                 message = f"updatedAt over all resources works up to {WALK_LIMIT} threads; name a resourceId"
@@ -160,7 +160,7 @@ class DynamoDBStorage:
         rows: list[Item] = []
         if end == 0:
             return rows
-        async for row in self._table.query(limit=end, **query):
+        async for row in self._table.query(query, limit=end):
             rows.append(row)
             if len(rows) == end:
                 break
@@ -207,7 +207,7 @@ class DynamoDBStorage:
         """Delete all rows of a partition but its own row."""
         batch: list[Item] = []
         query = self._prefix(partition, "", "ASC") | {"ProjectionExpression": "pk, sk", "ConsistentRead": True}
-        async for row in self._table.query(**query):
+        async for row in self._table.query(query):
             if items.get_text(row, "sk") != keys.SELF or not partition.startswith("T#"):
                 batch.append(items.key(partition, items.get_text(row, "sk")))
         await self._table.delete_all(batch)
@@ -232,7 +232,9 @@ class DynamoDBStorage:
         for _ in range(RENUMBERINGS):
             thread, rows = rules.number(loaded, commit.messages)
             try:
-                await self._table.transact(self._turn_actions(loaded, thread, tuple(zip(rows, bodies)), commit.job))
+                await self._table.transact(
+                    self._turn_actions(loaded, thread, tuple(zip(rows, bodies, strict=True)), commit.job)
+                )
                 return Committed(thread, rows)
             except Cancelled as cancelled:
                 loaded = self._moved(loaded, cancelled)

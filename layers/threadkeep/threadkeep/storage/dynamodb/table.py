@@ -89,19 +89,18 @@ class Table:
             await pause(attempt)
         raise StoreUnavailable(f"The store left {len(keys)} reads undone")
 
-    async def query(self, *, limit: int | None = None, **request: Any) -> AsyncIterator["Item"]:
+    async def query(self, request: dict[str, Any], *, limit: int | None = None) -> AsyncIterator["Item"]:
         """Items of a Query, page after page; `limit` is the size of a page, the caller stops when it has enough."""
-        if limit is not None:
-            request["Limit"] = limit
+        request = request | ({} if limit is None else {"Limit": limit})
         while True:
             answer = await self._call(self._client.query, TableName=self.name, **request)
             for item in answer["Items"]:
                 yield item
             if "LastEvaluatedKey" not in answer:
                 return
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+            request = request | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
-    async def count(self, **request: Any) -> int:
+    async def count(self, request: dict[str, Any]) -> int:
         """The number of items of a Query."""
         total = 0
         while True:
@@ -109,7 +108,7 @@ class Table:
             total += answer["Count"]
             if "LastEvaluatedKey" not in answer:
                 return total
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+            request = request | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
     async def delete(self, key: "Item", **condition: Any) -> bool:
         """Delete one item; False if `condition` did not hold."""

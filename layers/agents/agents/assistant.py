@@ -1,0 +1,29 @@
+"""An assistant that remembers its conversations, names them, and can tell the time."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from threadkeep import Agent, Memory, tool
+
+
+@tool
+def current_time(time_zone: str = "UTC") -> str:
+    """Tell the current date and time in an IANA time zone such as Europe/Paris."""
+    try:
+        zone = ZoneInfo(time_zone) if time_zone != "UTC" else UTC
+    except (ZoneInfoNotFoundError, ValueError):
+        return f"There is no time zone {time_zone}. Use a name such as Europe/Paris."
+    return f"{datetime.now(zone):%A, %d %B %Y, %H:%M (%Z)}"
+
+
+assistant = Agent(
+    id="assistant",
+    name="Assistant",
+    description="A helpful assistant that remembers the conversation",
+    instructions=(
+        "You are a friendly assistant. Answer briefly. "
+        "What the user told you earlier in this conversation is true; use it when it helps."
+    ),
+    memory=Memory(last_messages=20, generate_title=True),
+    tools=[current_time],
+)

@@ -1,0 +1,86 @@
+"""`tool`: makes a tool of a typed function."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic_core import to_jsonable_python
+
+from threadkeep.errors import ConfigurationError
+from threadkeep.jsontext import Json
+from threadkeep.turn.tools import Tool, ToolContext, ToolInputInvalid
+
+Function = Callable[..., Any]
+
+
+@overload
+def tool(function: Function) -> Tool: ...
+@overload
+def tool(
+    *, id: str | None = None, name: str | None = None, description: str | None = None, require_approval: bool = False
+) -> Callable[[Function], Tool]: ...
+def tool(
+    function: Function | None = None,
+    *,
+    id: str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    require_approval: bool = False,
+) -> Tool | Callable[[Function], Tool]:
+    """Make a tool of a function; its parameters and docstring tell the model how to call it.
+
+    Parameters need type hints; one annotated `ToolContext` receives the caller and is not shown to the
+    model. The function may be async; a plain one runs in a thread. What it returns becomes JSON.
+    Raises `ConfigurationError` for a parameter without a type hint.
+    """
+
+    def make(function: Function) -> Tool:
+        public = name or function.__name__
+        hints = get_type_hints(function, include_extras=True)
+        returns = hints.pop("return", None)
+        injected = next((p for p, hint in hints.items() if hint is ToolContext), None)
+        arguments = _arguments(function, public, hints, injected)
+        return Tool(
+            name=public,
+            id=id or public,
+            description=description or inspect.getdoc(function) or "",
+            parameters=arguments.model_json_schema(),
+            run=_runner(function, arguments, injected),
+            output_schema=TypeAdapter(returns).json_schema() if returns is not None else None,
+            require_approval=require_approval,
+        )
+
+    return make if function is None else make(function)
+
+
+def _arguments(function: Function, public: str, hints: dict[str, Any], injected: str | None) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == injected:
+            continue
+        if parameter.name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigurationError(f"Tool {public}: parameter {parameter.name} needs a type hint")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], default)
+    return create_model(public, __config__=ConfigDict(extra="ignore", arbitrary_types_allowed=False), **fields)
+
+
+def _runner(function: Function, arguments: type[BaseModel], injected: str | None) -> Any:
+    async def run(args: dict[str, Json], context: ToolContext) -> Json:
+        try:
+            valid = arguments.model_validate(args)
+        except ValidationError as error:
+            problems = {".".join(map(str, e["loc"])) or "root": e["msg"] for e in error.errors()}
+            raise ToolInputInvalid(problems) from error
+        given = {field: getattr(valid, field) for field in arguments.model_fields}
+        if injected:
+            given[injected] = context
+        if inspect.iscoroutinefunction(function):
+            result = await function(**given)
+        else:
+            result = await asyncio.to_thread(function, **given)
+        return to_jsonable_python(result)
+
+    return run

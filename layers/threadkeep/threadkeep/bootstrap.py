@@ -1,0 +1,50 @@
+"""Wires adapters to ports, once per process. The only module that knows which adapter is behind a port."""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.agents import Registry
+from threadkeep.config import settings
+from threadkeep.http.app import App
+from threadkeep.models.registry import Models
+from threadkeep.storage.dynamodb import DynamoDBStorage
+from threadkeep.turn.request import Services
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_sqs import SQSClient
+
+_CONNECTIONS = 50
+
+
+@cache
+def app() -> App:
+    """What HTTP operations need: storage, models and the deployer's agents."""
+    own = services()
+    return App(storage=own.storage, registry=Registry.load(settings().agents_module), models=own.models)
+
+
+@cache
+def services() -> Services:
+    """What turns need: storage and models."""
+    return Services(DynamoDBStorage(settings().table_name, _dynamodb()), Models())
+
+
+@cache
+def queue() -> "SQSClient":
+    """The client that `threadkeep.outbox` sends with."""
+    return _client("sqs")
+
+
+def _dynamodb() -> "DynamoDBClient":
+    return _client("dynamodb")
+
+
+def _client(service: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    retries = {"mode": "standard", "total_max_attempts": 5}
+    config = Config(retries=retries, connect_timeout=2, read_timeout=5, max_pool_connections=_CONNECTIONS)  # type: ignore[arg-type]
+    client: Any = boto3.client  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return client(service, config=config)

@@ -1,0 +1,174 @@
+"""`POST /api/agents/{agentId}/generate`: one turn, answered in one piece (spec-http 2.2)."""
+
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import Field
+
+from threadkeep import ids
+from threadkeep.agents import Agent
+from threadkeep.config import settings
+from threadkeep.errors import InvalidInput, Issue, NotFound
+from threadkeep.http import reply, wire
+from threadkeep.http.input import input_messages
+from threadkeep.http.route import Call, Route, Table
+from threadkeep.jsontext import Json
+from threadkeep.memory.options import MemoryOptions, merged
+from threadkeep.models.port import ModelSettings
+from threadkeep.turn.context import RequestContext
+from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
+from threadkeep.turn.run import run_turn
+
+MAX_STEPS = 100
+
+_NOT_YET = ("clientTools", "structuredOutput", "requireToolApproval")  # never ignored in silence
+
+
+class ThreadRef(wire.Body):
+    """Title and metadata are used where the turn creates the thread."""
+
+    id: wire.Id
+    title: Annotated[str, Field(max_length=wire.MAX_TITLE)] = ""
+    metadata: wire.Metadata | None = None
+
+
+class MemoryBody(wire.Body):
+    """`resource` may be absent when the caller's token names it. `options` change the memory for this call."""
+
+    thread: wire.Id | ThreadRef | None = None
+    resource: wire.Id | None = None
+    options: dict[str, Json] | None = None
+
+
+class Settings(wire.Body):
+    temperature: Annotated[float, Field(ge=0, le=2, strict=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, strict=False)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop_sequences: list[str] = []
+
+
+class NamedTool(wire.Body):
+    type: Literal["tool"]
+    tool_name: str
+
+
+class GenerateBody(wire.Body):
+    """`maxSteps` 0 means the agent's own."""
+
+    messages: Json
+    memory: MemoryBody | None = None
+    instructions: str | None = None
+    system: str | list[str] | None = None
+    context: Json = None
+    max_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    active_tools: list[str] | None = None
+    model_settings: Settings | None = None
+    run_id: wire.Id | None = None
+    request_context: dict[str, Json] = {}
+    client_tools: dict[str, Json] | None = None
+    structured_output: dict[str, Json] | None = None
+    require_tool_approval: bool = False
+
+
+async def generate(call: Call[wire.Query, GenerateBody]) -> dict[str, Json]:
+    """Run one turn of an agent and answer with its text, steps and stored messages."""
+    agent = _agent(call)
+    _refuse_unsupported(call.body)
+    messages = input_messages(_given(call.body.messages), "messages")
+    conversation = _conversation(call)
+    request_context = RequestContext.from_client(call.body.request_context)
+    resolved = await agent.resolve(request_context)
+    request = TurnRequest(
+        messages=messages,
+        run_id=call.body.run_id or ids.new_id(),
+        conversation=conversation,
+        options=_options(resolved, call.body),
+        context=input_messages(call.body.context, "context") if call.body.context is not None else (),
+        instructions=call.body.instructions,
+        system="\n\n".join(call.body.system) if isinstance(call.body.system, list) else call.body.system,
+        max_steps=call.body.max_steps or None,
+        tool_choice=_tool_choice(call.body, resolved),
+        active_tools=None if call.body.active_tools is None else frozenset(call.body.active_tools),
+        settings=_settings(call.body.model_settings),
+        deadline=settings().turn_deadline_seconds,
+        request_context=request_context,
+    )
+    services = Services(call.app.storage, call.app.models)
+    return reply.generated(await run_turn(resolved, request, services))
+
+
+def _agent(call: Call[Any, Any]) -> Agent:
+    agent_id = call.path["agentId"]
+    agent = call.app.registry.get(agent_id)
+    if agent is None:
+        raise NotFound(f"Agent with id {agent_id} not found")
+    return agent
+
+
+def _refuse_unsupported(body: GenerateBody) -> None:
+    given = (body.client_tools, body.structured_output, body.require_tool_approval)
+    for name, value in zip(_NOT_YET, given, strict=True):
+        if value:
+            _refuse(name, "is not supported by this version")
+
+
+def _given(messages: Json) -> Json:
+    if messages in ("", [], None):
+        raise InvalidInput(Issue("messages", "must not be empty"), summary='Argument "messages" is required')
+    return messages
+
+
+def _conversation(call: Call[Any, GenerateBody]) -> Conversation | None:
+    """Whose memory the turn uses; None without any. Both thread and resource are needed (TH-17)."""
+    memory = call.body.memory
+    if memory is None:
+        return None
+    thread = ThreadRef(id=memory.thread) if isinstance(memory.thread, str) else memory.thread
+    if thread is None:
+        if memory.resource is None:
+            return None
+        _refuse("memory.thread", "a thread is required when using memory, received undefined")
+    resource = call.identity.owner(memory.resource)
+    if resource is None:
+        _refuse("memory.resource", "a resource is required when using memory, in the body or in the caller's token")
+    return Conversation(thread.id, resource, thread.title, thread.metadata)
+
+
+def _options(agent: TurnAgent, body: GenerateBody) -> MemoryOptions:
+    base = agent.memory.options if agent.memory else MemoryOptions()
+    return merged(base, body.memory.options if body.memory else None)
+
+
+def _tool_choice(body: GenerateBody, agent: TurnAgent) -> str:
+    if isinstance(body.tool_choice, str):
+        return body.tool_choice
+    if body.tool_choice.tool_name not in agent.tools:
+        _refuse("toolChoice.toolName", f"the agent has no such tool; it has {', '.join(agent.tools) or 'none'}")
+    return body.tool_choice.tool_name
+
+
+def _settings(given: Settings | None) -> ModelSettings | None:
+    if given is None:
+        return None
+    return ModelSettings(given.temperature, given.top_p, given.max_output_tokens, tuple(given.stop_sequences))
+
+
+def _refuse(field: str, message: str) -> NoReturn:
+    raise InvalidInput(Issue(field, message))
+
+
+def _route(path: str) -> Route[wire.Query, GenerateBody, Any]:
+    return Route(
+        "POST",
+        path,
+        "generate",
+        generate,
+        wire.Query,
+        GenerateBody,
+        reply.Generated,
+        "Run one turn of an agent and wait for its answer",
+        errors=(403, 404, 409, 413, 424, 503),
+    )
+
+
+ROUTES: Table = (_route("/api/agents/{agentId}/generate"), _route("/api/agents/{agentId}/generate/vnext"))

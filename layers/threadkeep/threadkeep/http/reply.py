@@ -1,0 +1,191 @@
+"""The reply to generate (spec-http 2.2): a finished turn in the words of the wire."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from threadkeep import clock
+from threadkeep.http import wire
+from threadkeep.jsontext import Json
+from threadkeep.memory.history import prompt_messages
+from threadkeep.memory.messages import parts_of
+from threadkeep.models.port import TextPart, ToolCall, ToolResult, Usage
+from threadkeep.storage.port import Message, NewMessage
+from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.tools import CallOutcome
+
+
+class Generated(wire.Reply):
+    """What clients read of a run; steps, response and messages hold more (see the guide)."""
+
+    text: str
+    finish_reason: str
+    usage: dict[str, Json]
+    total_usage: dict[str, Json]
+    steps: list[dict[str, Json]]
+    tool_calls: list[dict[str, Json]]
+    tool_results: list[dict[str, Json]]
+    reasoning: list[Json]
+    sources: list[Json]
+    files: list[Json]
+    warnings: list[Json]
+    provider_metadata: dict[str, Json]
+    request: dict[str, Json]
+    response: dict[str, Json]
+    used_fallback_value: bool
+    run_id: str
+    messages: list[dict[str, Json]]
+    remembered_messages: list[dict[str, Json]]
+
+
+def generated(result: TurnResult) -> dict[str, Json]:
+    """The reply for a finished turn. The prompt is not sent back: `request` is empty."""
+    stored = [_message(m, result) for m in result.messages]
+    answers = [m for m in result.messages if m.role == "assistant"]
+    last = result.steps[-1]
+    fields = Generated(
+        text=result.text,
+        finish_reason=result.finish_reason,
+        usage=_usage(result.usage),
+        total_usage=_usage(result.usage),
+        steps=[_step(step, result, n) for n, step in enumerate(result.steps)],
+        tool_calls=[_call(c, result) for step in result.steps for c in step.response.tool_calls],
+        tool_results=[_outcome(o, result) for step in result.steps for o in step.outcomes],
+        reasoning=_reasoning(result.steps),
+        sources=[],
+        files=[],
+        warnings=[],
+        provider_metadata=last.response.provider_metadata,
+        request={},
+        response={**_response(last), "messages": _model_messages(answers), **_views(answers, result)},
+        used_fallback_value=False,
+        run_id=result.run_id,
+        messages=stored,
+        remembered_messages=[_message(m, result) for m in result.remembered],
+    )
+    return fields.model_dump(by_alias=True)
+
+
+def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:
+    return {
+        "stepType": "tool-result" if number else "initial",
+        "text": step.response.text,
+        "reasoningText": step.response.reasoning,
+        "reasoning": _reasoning((step,)),
+        "sources": [],
+        "files": [],
+        "toolCalls": [_call(c, result) for c in step.response.tool_calls],
+        "toolResults": [_outcome(o, result) for o in step.outcomes],
+        "content": [_content_part(p) for p in _said(step)],
+        "finishReason": step.response.finish_reason,
+        "usage": _usage(step.response.usage),
+        "warnings": [],
+        "request": {},
+        "response": _response(step),
+    }
+
+
+def _said(step: Step) -> list[TextPart | ToolCall | ToolResult]:
+    text: list[TextPart | ToolCall | ToolResult] = [TextPart(step.response.text)] if step.response.text else []
+    return [*text, *step.response.tool_calls]
+
+
+def _reasoning(steps: Iterable[Step]) -> list[Json]:
+    texts = [step.response.reasoning for step in steps if step.response.reasoning]
+    return [{"type": "reasoning", "payload": {"text": text}} for text in texts]
+
+
+def _response(step: Step) -> dict[str, Json]:
+    return {
+        "id": step.response.response_id,
+        "timestamp": clock.iso(step.ended),
+        "modelId": step.response.model,
+    }
+
+
+def _call(call: ToolCall, result: TurnResult) -> dict[str, Json]:
+    payload = {"toolCallId": call.id, "toolName": call.name, "args": call.args}
+    return {"type": "tool-call", "runId": result.run_id, "from": "AGENT", "payload": payload}
+
+
+def _outcome(done: CallOutcome, result: TurnResult) -> dict[str, Json]:
+    failed = {"isError": True} if done.error is not None else {}
+    payload = {
+        "toolCallId": done.call.id,
+        "toolName": done.call.name,
+        "args": done.call.args,
+        "result": done.result if done.error is None else done.error,
+        **failed,
+    }
+    return {"type": "tool-result", "runId": result.run_id, "from": "AGENT", "payload": payload}
+
+
+def _usage(usage: Usage) -> dict[str, Json]:
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.input_tokens + usage.output_tokens,
+        "reasoningTokens": usage.reasoning_tokens,
+        "cachedInputTokens": usage.cached_input_tokens,
+    }
+
+
+def _message(message: Message | NewMessage, result: TurnResult) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "id": message.id,
+        "role": message.role,
+        "createdAt": clock.iso(_created(message)),
+        "content": message.content,
+    }
+    if result.thread is not None:
+        fields |= {"threadId": result.thread.id, "resourceId": result.thread.resource_id}
+    return fields
+
+
+def _created(message: Message | NewMessage) -> int:
+    return message.created_at if isinstance(message, Message) else message.at
+
+
+def _model_messages(answers: Iterable[Message | NewMessage]) -> list[dict[str, Json]]:
+    """The run's answer as model messages; clients send these back when they run tools themselves."""
+    rows = [Message(m.id, "", m.role, m.content, _created(m), "") for m in answers]
+    return [{"role": m.role, "content": [_content_part(p) for p in m.parts]} for m in prompt_messages(rows)]
+
+
+def _content_part(part: Any) -> dict[str, Json]:
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case ToolCall(id, name, args):
+            return {"type": "tool-call", "toolCallId": id, "toolName": name, "input": args}
+        case ToolResult(id, name, text, is_error):
+            output = {"type": "error-text" if is_error else "text", "value": text}
+            return {"type": "tool-result", "toolCallId": id, "toolName": name, "output": output}
+        case other:
+            return {"type": "file", "data": other.data, "mediaType": other.media_type}
+
+
+def _views(answers: Iterable[Message | NewMessage], result: TurnResult) -> dict[str, Json]:
+    """The stored form and the form of user interfaces."""
+    stored = [_message(m, result) for m in answers]
+    shown = [
+        {
+            "id": m["id"],
+            "role": m["role"],
+            "metadata": {**m["content"].get("metadata", {}), "createdAt": m["createdAt"]},
+            "parts": [_ui_part(p) for p in parts_of(m["content"])],
+        }
+        for m in stored
+    ]
+    return {"dbMessages": stored, "uiMessages": shown}
+
+
+def _ui_part(part: dict[str, Json]) -> dict[str, Json]:
+    if part.get("type") != "tool-invocation":
+        return {k: v for k, v in part.items() if k != "createdAt"}
+    call = part["toolInvocation"]
+    outcome: dict[str, Json] = (
+        {"state": "output-error", "errorText": call["errorText"]}
+        if call["state"] == "output-error"
+        else {"state": "output-available", "output": call.get("result")}
+    )
+    return {"type": f"tool-{call['toolName']}", "toolCallId": call["toolCallId"], "input": call["args"], **outcome}

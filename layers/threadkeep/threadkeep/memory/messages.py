@@ -1,0 +1,55 @@
+"""The stored form of messages ("format 2", MS-1, MS-2): how it is built and how its text is read."""
+
+from collections.abc import Iterator
+
+from threadkeep import jsontext
+from threadkeep.clock import Millis
+from threadkeep.jsontext import Json
+
+Content = dict[str, Json]
+
+
+def text_part(text: str, at: Millis) -> Content:
+    return {"type": "text", "text": text, "createdAt": at}
+
+
+def file_part(data: str, media_type: str, at: Millis) -> Content:
+    """`data` is base64 text or a URL."""
+    return {"type": "file", "data": data, "mimeType": media_type, "createdAt": at}
+
+
+def step_start(model: str, at: Millis) -> Content:
+    return {"type": "step-start", "createdAt": at, "model": model}
+
+
+def tool_part(call_id: str, name: str, args: Json, outcome: Content, at: Millis) -> Content:
+    """A call and its outcome in one part: `{"state": "result", "result": ...}` or
+    `{"state": "output-error", "errorText": ...}` (MS-3)."""
+    invocation: Content = {"toolCallId": call_id, "toolName": name, "args": args, **outcome}
+    return {"type": "tool-invocation", "toolInvocation": invocation, "createdAt": at}
+
+
+def content(parts: list[Content], metadata: Content | None = None) -> Content:
+    """A stored content; the flat copy of the text is that of the last text part of an answer."""
+    stored: Content = {"format": 2, "parts": parts}
+    texts = [p["text"] for p in parts if p.get("type") == "text"]
+    if texts:
+        stored["content"] = texts[-1]
+    if metadata:
+        stored["metadata"] = metadata
+    return stored
+
+
+def parts_of(stored: Content) -> Iterator[Content]:
+    """The parts of a stored content, leaving out what is no object."""
+    for part in jsontext.as_array(stored.get("parts")) or []:
+        known = jsontext.as_object(part)
+        if known is not None:
+            yield known
+
+
+def text_of(stored: Content) -> str:
+    """The text parts of a stored content, one per line; else its flat copy."""
+    texts = [t for p in parts_of(stored) if p.get("type") == "text" and isinstance(t := p.get("text"), str)]
+    flat = stored.get("content")
+    return "\n".join(texts) if texts else flat if isinstance(flat, str) else ""

@@ -1,0 +1,93 @@
+"""The options of a Memory, and how a call's own options change them (CFG-2, CFG-3, CFG-7)."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from threadkeep import jsontext
+from threadkeep.errors import ConfigurationError, InvalidInput, Issue
+from threadkeep.jsontext import Json
+
+MAX_LAST_MESSAGES = 1000
+
+
+class _Options(BaseModel):
+    """Snake case in Python, camel case on the wire; both spellings are read."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+def _false_is_zero(value: Any) -> Any:
+    if value is True:
+        raise ValueError("expected a non-negative integer or false, received true")
+    return 0 if value is False else value
+
+
+class TitleOptions(_Options):
+    """When and how a thread gets a title (TT-1). `model` None means the agent's own."""
+
+    model: str | None = None
+    instructions: str | None = None
+    min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
+
+
+def _switch(value: Any) -> Any:
+    return {True: TitleOptions(), False: None}.get(value, value) if isinstance(value, bool) else value
+
+
+class MemoryOptions(_Options):
+    """`last_messages`: how many messages a turn loads; 0 or false loads none, and still saves (case H22).
+
+    `generate_title`: false, true or `TitleOptions`. `read_only`: load everything, write nothing (case H14).
+    """
+
+    last_messages: Annotated[int, BeforeValidator(_false_is_zero)] = Field(
+        default=10, ge=0, le=MAX_LAST_MESSAGES, strict=True
+    )
+    generate_title: Annotated[TitleOptions | None, BeforeValidator(_switch)] = None
+    read_only: bool = Field(default=False, strict=True)
+
+
+def configured(values: dict[str, Any]) -> MemoryOptions:
+    """The options of a Memory. Raises `ConfigurationError` naming each option that breaks a rule."""
+    unknown = set(values) - set(MemoryOptions.model_fields)
+    if unknown:
+        raise ConfigurationError(f"Memory has no option {', '.join(sorted(unknown))}")
+    try:
+        return MemoryOptions.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError("Memory: " + "; ".join(f"{i.field}: {i.message}" for i in _issues(error))) from error
+
+
+def merged(base: MemoryOptions, call: Json) -> MemoryOptions:
+    """The options of one call: objects merge key by key, everything else replaces (CFG-7).
+
+    `call` is the JSON object of the request, or None. Raises `InvalidInput` with fields below
+    `memory.options`.
+    """
+    if call is None:
+        return base
+    change = jsontext.as_object(call)
+    if change is None:
+        message = f"expected object, received {jsontext.kind(call)}"
+        raise InvalidInput(Issue("memory.options", message))
+    values = _deep_merge(base.model_dump(by_alias=True), change)
+    try:
+        return MemoryOptions.model_validate(values)
+    except ValidationError as error:
+        raise InvalidInput(*_issues(error, "memory.options.")) from error
+
+
+def _deep_merge(base: dict[str, Json], change: dict[str, Json]) -> dict[str, Json]:
+    result = dict(base)
+    for key, value in change.items():
+        old, new = jsontext.as_object(result.get(key)), jsontext.as_object(value)
+        result[key] = value if old is None or new is None else _deep_merge(old, new)
+    return result
+
+
+def _issues(error: ValidationError, prefix: str = "") -> list[Issue]:
+    return [
+        Issue(prefix + ".".join(map(str, e["loc"])), e["msg"].removeprefix("Value error, ")) for e in error.errors()
+    ]

@@ -1,0 +1,36 @@
+"""What a record of the table's stream asks for: the stream drives everything that happens after a write."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from threadkeep.storage.dynamodb import items, keys
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work for `after_turn`: finish a turn (with `run_id`), or purge a deleted thread."""
+
+    kind: Literal["finish_turn", "purge"]
+    thread_id: str
+    run_id: str = ""
+
+    @property
+    def group(self) -> str:
+        """Tasks of one group are done one after another."""
+        return keys.thread(self.thread_id)
+
+
+def task_of(record: dict[str, Any]) -> Task | None:
+    """The task that a stream record asks for, or None.
+
+    A new job asks to be done; a thread that has become a tombstone asks for the removal of its rest.
+    """
+    image = record["dynamodb"].get("NewImage")
+    if image is None:
+        return None
+    pk, sk = items.get_text(image, "pk"), items.get_text(image, "sk")
+    if sk.startswith(keys.JOB) and record["eventName"] == "INSERT":
+        return Task("finish_turn", keys.thread_of(pk), keys.decode(sk.removeprefix(keys.JOB)))
+    if pk.startswith("T#") and sk == keys.SELF and items.get_text(image, "state") == items.DELETING:
+        return Task("purge", keys.thread_of(pk))
+    return None

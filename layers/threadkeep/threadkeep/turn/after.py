@@ -1,0 +1,47 @@
+"""What happens after a turn or a delete, driven by the table's stream (DESIGN 4, cases H10, H30).
+
+Each function may be repeated: a job is deleted only when it is done, and each effect is conditional.
+"""
+
+import logging
+
+from threadkeep import jsontext
+from threadkeep.errors import ModelRejected
+from threadkeep.memory import titles
+from threadkeep.storage.port import Thread
+from threadkeep.turn.request import Services
+
+_log = logging.getLogger(__name__)
+
+
+async def finish_turn(services: Services, thread_id: str, run_id: str) -> None:
+    """Do the job that a turn left. Raises `ModelUnavailable` or `StoreUnavailable` to be repeated."""
+    job = await services.storage.get_job(thread_id, run_id)
+    if job is None:
+        return
+    thread = await services.storage.get_thread(thread_id)
+    title = jsontext.as_object(job.body.get("title"))
+    if thread is not None and title is not None and not thread.title:
+        await _give_title(services, thread, title)
+    await services.storage.delete_job(thread_id, run_id)
+
+
+async def _give_title(services: Services, thread: Thread, wanted: dict[str, jsontext.Json]) -> None:
+    """Ask for a title and write it if there is still none; a model that refuses leaves it empty (TT-4)."""
+    model, name = services.models.resolve(str(wanted["model"]))
+    newest = await services.storage.list_messages(thread.id, per_page=int(wanted["messages"]))
+    instructions = wanted.get("instructions")
+    request = titles.title_request(name, newest.items, instructions if isinstance(instructions, str) else None)
+    try:
+        answer = await model.generate(request)
+    except ModelRejected:
+        _log.warning("no title for thread %s", thread.id, exc_info=True)
+        return
+    title = titles.clean(answer.text)
+    if title:
+        await services.storage.set_title(thread, title)
+
+
+async def purge(services: Services, thread_id: str) -> None:
+    """Remove what a deleted thread left behind."""
+    await services.storage.purge_thread(thread_id)

@@ -1,0 +1,80 @@
+"""What a turn is asked for, by whom, and with which agent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from threadkeep.jsontext import Json
+from threadkeep.memory.memory import Memory
+from threadkeep.memory.messages import Content
+from threadkeep.memory.options import MemoryOptions
+from threadkeep.models.port import Model, ModelSettings
+from threadkeep.models.registry import Models
+from threadkeep.storage.port import Storage
+from threadkeep.turn.context import RequestContext
+from threadkeep.turn.tools import Tool
+
+DEFAULT_MAX_STEPS = 5  # model calls in one run (LOOP-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAgent:
+    """An agent as it is for one request: everything dynamic has been resolved (D-RC-4)."""
+
+    id: str
+    instructions: str
+    model: str | Model
+    memory: Memory | None
+    tools: Mapping[str, Tool]
+    max_steps: int = DEFAULT_MAX_STEPS
+    settings: ModelSettings = ModelSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class InputMessage:
+    """A message of the caller. `parts` are stored parts (MS-2) without times; `id` only if the caller gave one."""
+
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[Content, ...]
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Whose memory a turn uses. Title and metadata count only where the turn creates the thread."""
+
+    thread_id: str
+    resource_id: str
+    title: str = ""
+    metadata: dict[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """One turn. `options` are the agent's memory options with the call's merged in.
+
+    `deadline` is in seconds from the start of the turn; a turn that is not ready to store by then
+    stores nothing and raises `DeadlineExceeded`.
+    """
+
+    messages: tuple[InputMessage, ...]
+    run_id: str
+    conversation: Conversation | None = None
+    options: MemoryOptions = MemoryOptions()
+    context: tuple[InputMessage, ...] = ()
+    instructions: str | None = None
+    system: str | None = None
+    max_steps: int | None = None
+    tool_choice: str = "auto"
+    active_tools: frozenset[str] | None = None
+    settings: ModelSettings | None = None
+    deadline: float | None = None
+    request_context: RequestContext = field(default_factory=RequestContext)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a turn needs of the world."""
+
+    storage: Storage
+    models: Models

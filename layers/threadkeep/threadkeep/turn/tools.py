@@ -1,0 +1,122 @@
+"""Tools: what a model may call, and how one call runs."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from threadkeep.jsontext import Json
+from threadkeep.memory.history import result_text
+from threadkeep.memory.messages import Content
+from threadkeep.models.port import ToolCall, ToolResult, ToolSpec
+from threadkeep.turn.context import RequestContext
+
+CONCURRENCY = 10  # calls of one step that run at the same time (LOOP-12)
+_EXCERPT = 200
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Who calls a tool: handed to every tool that asks for it."""
+
+    agent_id: str
+    run_id: str
+    call_id: str
+    thread_id: str | None
+    resource_id: str | None
+    request_context: RequestContext
+
+
+class ToolInputInvalid(Exception):
+    """Arguments that break the tool's schema; `problems` maps a dotted path to what is wrong there."""
+
+    def __init__(self, problems: Mapping[str, str]):
+        super().__init__("; ".join(f"{path}: {text}" for path, text in problems.items()))
+        self.problems = dict(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool. `parameters` and `output_schema` are JSON Schemas.
+
+    `run` takes the arguments as the model gave them and returns a JSON value; it raises
+    `ToolInputInvalid` for arguments that break the schema, and anything else when it fails.
+    """
+
+    name: str
+    id: str
+    description: str
+    parameters: dict[str, Json]
+    run: Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
+    output_schema: dict[str, Json] | None = None
+    require_approval: bool = False
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.description, self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """A finished call: `result` for the caller, or `error`; `answer` for the model."""
+
+    call: ToolCall
+    result: Json
+    error: str | None
+    answer: ToolResult
+
+    @property
+    def stored(self) -> Content:
+        """The outcome inside a stored tool part (MS-3)."""
+        if self.error is not None:
+            return {"state": "output-error", "errorText": self.error}
+        return {"state": "result", "result": self.result}
+
+
+async def run_calls(
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], context: Callable[[str], ToolContext]
+) -> tuple[CallOutcome, ...]:
+    """Run the calls of one step, at most ten at a time; the outcomes keep the order of the calls."""
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(call: ToolCall) -> CallOutcome:
+        async with gate:
+            return await _run_call(call, tools, context(call.id))
+
+    return tuple(await asyncio.gather(*map(one, calls)))
+
+
+async def _run_call(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome:
+    tool = tools.get(call.name)
+    if tool is None:
+        return _failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
+    if call.invalid is not None:
+        return _done(call, validation_result(call, {"root": "expected a JSON object"}))
+    try:
+        return _done(call, await tool.run(call.args, context))
+    except ToolInputInvalid as invalid:
+        return _done(call, validation_result(call, invalid.problems))
+    except Exception as error:  # a tool may raise anything; the model is told and goes on (LOOP-8)
+        _log.warning("tool %s failed", call.name, exc_info=True)
+        return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def validation_result(call: ToolCall, problems: Mapping[str, str]) -> Content:
+    """The result of a call with bad arguments, in words that let the model mend it (WM-10)."""
+    lines = "\n".join(f"- {path}: {text}" for path, text in problems.items())
+    shown = (call.invalid if call.invalid is not None else result_text(call.args))[:_EXCERPT]
+    return {
+        "error": True,
+        "message": f"Tool input validation failed for {call.name}:\n{lines}\nReceived arguments: {shown}",
+        "validationErrors": {"errors": list(problems.values()), "fields": dict(problems)},
+    }
+
+
+def _done(call: ToolCall, result: Json) -> CallOutcome:
+    return CallOutcome(call, result, None, ToolResult(call.id, call.name, result_text(result)))
+
+
+def _failed(call: ToolCall, error: str) -> CallOutcome:
+    return CallOutcome(call, None, error, ToolResult(call.id, call.name, error, is_error=True))
