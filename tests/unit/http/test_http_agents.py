@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from conftest import House
+
+from tests.unit.http.house import House
 
 GENERATE = "/api/agents/{agentId}/generate"
 LISTED = {"id", "hasDraft"}

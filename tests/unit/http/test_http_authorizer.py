@@ -11,9 +11,9 @@ from typing import Any
 
 import jwt
 import pytest
-from conftest import EVENTS
 
 from tests.oidc import AUDIENCE, Issuer
+from tests.unit.http.house import EVENTS
 from threadkeep.config import Settings
 from threadkeep.errors import Unauthenticated
 from threadkeep.http import authorizer, tokens

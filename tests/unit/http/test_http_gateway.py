@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from conftest import House, user
 
+from tests.unit.http.house import House, user
 from threadkeep.errors import ConfigurationError
 from threadkeep.http import gateway
 from threadkeep.http.routes import ROUTES

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import EVENTS, House
 
 from agents import agents
+from tests.unit.http.house import EVENTS, House
 from threadkeep.agents import Registry
 from threadkeep.http import openapi
 from threadkeep.http.app import App

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import House, user
+
+from tests.unit.http.house import House, user
 
 LIST = "/api/memory/threads"
 ONE = "/api/memory/threads/{threadId}"
