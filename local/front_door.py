@@ -6,7 +6,7 @@ routes will be served here, by the same app that serves them on AWS; the rest is
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
     """The front door to the API whose base URL `api_url` gives; it is asked again for each request."""
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
         async with httpx.AsyncClient(timeout=120, trust_env=False) as app.state.client:
             yield
 

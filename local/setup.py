@@ -35,7 +35,7 @@ def install(name: str, home: Path, what: str) -> None:
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  whoever calls this may have any Python
         raise SystemExit(f"Threadkeep needs Python 3.11 or newer, this is {sys.version.split()[0]}")
     for name, (home, what) in ENVIRONMENTS.items():
         install(name, home, what)

@@ -17,9 +17,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 EMULATOR_PYTHON = ROOT / ".local/venvs/emulator/bin/python"
@@ -210,13 +211,14 @@ class Stack:
 
         Returns whether it deployed. Raises `StackError`.
         """
-        wanted = {"sources": self.sources(), "parameters": {"Stage": "local"} | dict(self.parameters)}
-        wanted["emulator_port"] = self.record["emulator_port"]
+        parameters = {"Stage": "local"} | dict(self.parameters)
+        port = self.record["emulator_port"]
+        wanted = {"sources": self.sources(), "parameters": parameters, "emulator_port": port}
         if self.record.get("deployed") == wanted and answers(f"{self.record['api_url']}/health"):
             return False
         build = self.build()
         self.say("Deploying the template")
-        overrides = [f'{name}="{value}"' for name, value in wanted["parameters"].items()]
+        overrides = [f'{name}="{value}"' for name, value in parameters.items()]
         self.sam("deploy", "--config-file", str(self.root / "samconfig.toml"), "--config-env", "local",
                  "--template-file", str(build / "template.yaml"), "--parameter-overrides", *overrides)  # fmt: skip
         stack = self.client("cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"][0]
@@ -249,9 +251,9 @@ class Stack:
         """A boto3 client of the emulated service."""
         import boto3
 
-        return boto3.client(  # pyright: ignore[reportUnknownMemberType, reportCallIssue]
-            service,  # pyright: ignore[reportArgumentType]
-            endpoint_url=self.endpoint, region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test",
+        return cast(Any, boto3).client(  # the service's own type is the caller's to name
+            service, endpoint_url=self.endpoint, region_name=REGION,
+            aws_access_key_id="test", aws_secret_access_key="test",
         )  # fmt: skip
 
     # --- what callers need ---
@@ -313,10 +315,8 @@ def alive(pid: int) -> bool:
     """Whether `pid` is a process that a stack started; 0 is none, and a number may long be another program's."""
     if not pid:
         return False
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # a child that ended would else still be found
-    except ChildProcessError:
-        pass
     listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
     return any(name in listed.stdout for name in ("local/emulator.py", "local.front_door"))
 

@@ -1,0 +1,121 @@
+"""Each fault of the emulator that `local/emulator.py` closes stays closed, and the template's edge is as declared."""
+
+import io
+import json
+import time
+import uuid
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from local.stack import Stack
+
+FAILING = """
+import os
+class NoSuchOrder(Exception): ...
+def handler(event, context):
+    if event.get("raise"):
+        raise NoSuchOrder("order 7")
+    return os.getpid()
+"""
+
+
+@pytest.fixture(scope="module")
+def failing(stack: Stack) -> Iterator[str]:
+    """A function that fails on demand and else tells its process."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
+        files.writestr("app.py", FAILING)
+    name = f"failing-{uuid.uuid4().hex[:8]}"
+    functions = stack.client("lambda")
+    functions.create_function(
+        FunctionName=name, Runtime="python3.13", Handler="app.handler", Role="arn:aws:iam::000000000000:role/none",
+        Code={"ZipFile": archive.getvalue()},
+    )  # fmt: skip
+    yield name
+    functions.delete_function(FunctionName=name)
+
+
+def invoke(stack: Stack, function: str, event: dict[str, Any]) -> Any:
+    answer = stack.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event))
+    return json.loads(answer["Payload"].read())
+
+
+def test_exceptions_keep_their_names_and_the_worker_stays(stack: Stack, failing: str) -> None:
+    before = invoke(stack, failing, {})
+    assert invoke(stack, failing, {"raise": True})["errorType"] == "NoSuchOrder"
+    assert invoke(stack, failing, {}) == before
+
+
+def test_a_silent_call_does_not_wait_for_log_lines(stack: Stack, failing: str) -> None:
+    invoke(stack, failing, {})
+    taken: list[float] = []
+    for _ in range(10):
+        began = time.perf_counter()
+        invoke(stack, failing, {})
+        taken.append(time.perf_counter() - began)
+    assert min(taken) < 0.045  # the stock wait alone is 50 ms
+
+
+def test_archives_are_unpacked_once(stack: Stack, api: httpx.Client) -> None:
+    assert api.get("/health").status_code == 200
+    layers = list((stack.home / "tmp").glob("ministack-lambda-*/layer_0"))
+    assert layers
+    assert all(layer.is_symlink() for layer in layers)
+    assert len({layer.resolve() for layer in layers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nothing"), ("PUT", "/api/agents"), ("GET", "/api"), ("GET", "/api/agents/a/b")]
+)
+def test_unknown_routes_are_404_in_json(api: httpx.Client, method: str, path: str) -> None:
+    answer = api.request(method, path)
+    assert (answer.status_code, answer.json()) == (404, {"error": "Not Found"})
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("credential", [None, "", "Bearer wrong", "Basic d3Jvbmc=", "Bearer a.b.c"])
+def test_wrong_credentials_are_401_in_json(stack: Stack, credential: str | None) -> None:
+    headers = {} if credential is None else {"Authorization": credential}
+    answer = httpx.get(f"{stack.base_url}/api/agents", headers=headers, timeout=60)
+    assert (answer.status_code, answer.json()) == (401, {"error": "Invalid or expired token"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+
+
+def test_preflight_names_what_browsers_may_send(stack: Stack) -> None:
+    answer = httpx.options(f"{stack.base_url}/api/agents", headers={"Origin": "https://app.example"}, timeout=60)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert "Authorization" in answer.headers["access-control-allow-headers"]
+    assert "DELETE" in answer.headers["access-control-allow-methods"]
+
+
+def test_a_body_over_the_limit_of_lambda_is_413_in_json(api: httpx.Client) -> None:
+    answer = api.post("/api/memory/threads", content=b" " * (6 * 1024 * 1024 + 1))
+    assert (answer.status_code, answer.json()) == (413, {"error": "Request body too large"})
+
+
+def test_a_failed_function_is_502_without_its_reason(stack: Stack, api: httpx.Client) -> None:
+    """The threads function loses its handler for one call."""
+    functions = stack.client("lambda")
+    [name] = [
+        f["FunctionName"] for f in functions.list_functions()["Functions"] if "ThreadsFunction" in f["FunctionName"]
+    ]
+    handler = functions.get_function_configuration(FunctionName=name)["Handler"]
+    functions.update_function_configuration(FunctionName=name, Handler="app.gone")
+    try:
+        answer = api.get("/api/memory/threads?resourceId=r")
+    finally:
+        functions.update_function_configuration(FunctionName=name, Handler=handler)
+    assert (answer.status_code, answer.json()) == (502, {"error": "Internal server error"})
+    assert api.get("/api/memory/threads?resourceId=r").status_code == 200
+
+
+def test_expiry_and_service_key_are_as_declared(stack: Stack) -> None:
+    described = stack.client("dynamodb").describe_time_to_live(TableName=stack.outputs["TableName"])
+    assert described["TimeToLiveDescription"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": "expiresAt"}
+    assert stack.service_key().isalnum()
+    assert len(stack.service_key()) == 48
