@@ -1,0 +1,148 @@
+"""What must not change in `template.yaml`, and what CloudFormation would find out only at deploy time."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.template import resources, template
+
+FUNCTIONS = resources("AWS::Serverless::Function")
+API = template()["Resources"]["Api"]["Properties"]
+
+
+def test_key_schema_and_indexes_are_frozen() -> None:
+    """After the first customer these cannot change any more (DESIGN 3)."""
+    table = template()["Resources"]["Table"]["Properties"]
+    assert table["KeySchema"] == keys("pk", "sk")
+    assert table["GlobalSecondaryIndexes"] == [
+        {
+            "IndexName": f"{name}-index",
+            "KeySchema": keys(f"{name}pk", f"{name}sk"),
+            "Projection": {"ProjectionType": "KEYS_ONLY"},
+        }
+        for name in ("g1", "g2", "g3")
+    ]
+    assert {a["AttributeType"] for a in table["AttributeDefinitions"]} == {"S"}
+    assert "LocalSecondaryIndexes" not in table
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["TimeToLiveSpecification"] == {"AttributeName": "expiresAt", "Enabled": True}
+    assert table["StreamSpecification"] == {"StreamViewType": "NEW_AND_OLD_IMAGES"}
+
+
+def keys(partition: str, sort: str) -> list[dict[str, str]]:
+    return [{"AttributeName": partition, "KeyType": "HASH"}, {"AttributeName": sort, "KeyType": "RANGE"}]
+
+
+def test_the_table_outlives_the_stack() -> None:
+    table = template()["Resources"]["Table"]
+    assert (table["DeletionPolicy"], table["UpdateReplacePolicy"]) == ("Retain", "Retain")
+    properties = table["Properties"]
+    assert properties["DeletionProtectionEnabled"] == {"Fn::If": ["IsLocal", False, True]}
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert properties["SSESpecification"] == {"SSEEnabled": True}
+
+
+def routes() -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (event["Properties"]["Method"], event["Properties"]["Path"], event["Properties"])
+        for function in FUNCTIONS.values()
+        for event in function["Properties"].get("Events", {}).values()
+        if event["Type"] == "Api"
+    ]
+
+
+def test_routes_are_those_of_the_route_table() -> None:
+    from threadkeep.http.routes import ROUTES
+
+    declared = [(method, path) for method, path, _ in routes()]
+    assert len(declared) == len(set(declared))
+    assert set(declared) == {(route.method, route.path) for route in ROUTES}
+
+
+def test_only_the_health_check_is_open() -> None:
+    assert {path for _, path, event in routes() if "Auth" in event} == {"/health"}
+    assert API["Auth"]["DefaultAuthorizer"] == "CallerAuthorizer"
+    assert API["Auth"]["Authorizers"]["CallerAuthorizer"]["Identity"] == {
+        "Headers": ["Authorization"],
+        "ReauthorizeEvery": 60,
+    }
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_stay_below_the_size_of_a_resource_policy(name: str) -> None:
+    """SAM writes one permission of some 350 bytes per route; Lambda allows 20 KB of them per function."""
+    events = FUNCTIONS[name]["Properties"].get("Events", {}).values()
+    assert 350 * sum(event["Type"] == "Api" for event in events) < 20_000
+
+
+def test_every_error_of_the_gateway_is_json() -> None:
+    responses = API["GatewayResponses"]
+    assert responses.keys() >= {"DEFAULT_4XX", "DEFAULT_5XX"}
+    for name, response in responses.items():
+        [(kind, body)] = response["ResponseTemplates"].items()
+        assert kind == "application/json", name
+        assert list(json.loads(body.replace("$context.error.messageString", '"x"'))) == ["error"], name
+        assert response["ResponseParameters"]["Headers"]["Access-Control-Allow-Origin"] == "'*'", name
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("MISSING_AUTHENTICATION_TOKEN", 404), ("UNAUTHORIZED", 401), ("ACCESS_DENIED", 403), ("REQUEST_TOO_LARGE", 413)],
+)
+def test_gateway_errors_have_the_documented_status(name: str, status: int) -> None:
+    assert API["GatewayResponses"][name]["StatusCode"] == status
+
+
+def test_the_gateway_answers_before_it_gives_up() -> None:
+    """A buffered run ends by its own deadline: neither Lambda nor API Gateway (29 s) cuts it off."""
+    deadline = template()["Parameters"]["TurnDeadlineSeconds"]
+    generate = FUNCTIONS["GenerateFunction"]["Properties"]
+    assert deadline["Default"] < deadline["MaxValue"] < 29 <= generate["Timeout"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_logs_that_end_and_names_that_do_not_collide(name: str) -> None:
+    properties = FUNCTIONS[name]["Properties"]
+    assert "FunctionName" not in properties
+    group = properties["LoggingConfig"]["LogGroup"]["Ref"]
+    assert template()["Resources"][group]["Properties"] == {"RetentionInDays": {"Ref": "LogRetentionDays"}}
+    others = [f["Properties"]["LoggingConfig"]["LogGroup"]["Ref"] for n, f in FUNCTIONS.items() if n != name]
+    assert group not in others
+
+
+def test_work_after_a_turn_is_never_lost_silently() -> None:
+    stream = FUNCTIONS["OutboxFunction"]["Properties"]["Events"]["Stream"]["Properties"]
+    assert stream["DestinationConfig"]["OnFailure"]["Destination"] == {"Fn::GetAtt": ["OutboxDeadLetters", "Arn"]}
+    assert stream["MaximumRetryAttempts"] == 5
+    assert stream["BisectBatchOnFunctionError"] is True
+    assert stream["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    queue = template()["Resources"]["AfterTurnQueue"]["Properties"]
+    assert queue["RedrivePolicy"]["deadLetterTargetArn"] == {"Fn::GetAtt": ["AfterTurnDeadLetters", "Arn"]}
+    assert queue["VisibilityTimeout"] >= 6 * FUNCTIONS["AfterTurnFunction"]["Properties"]["Timeout"]
+    event = FUNCTIONS["AfterTurnFunction"]["Properties"]["Events"]["Queue"]["Properties"]
+    assert event["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    for name in ("AfterTurnDeadLetters", "OutboxDeadLetters"):
+        assert template()["Resources"][name]["Properties"]["MessageRetentionPeriod"] == 14 * 24 * 3600
+
+
+def test_no_policy_allows_everything() -> None:
+    for name, function in FUNCTIONS.items():
+        for policy in function["Properties"].get("Policies", []):
+            for statement in policy["Statement"]:
+                if "Fn::If" in statement:
+                    statement = statement["Fn::If"][1]
+                actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+                assert not [action for action in actions if "*" in action], name
+                assert statement["Resource"] != "*", name
+
+
+def test_environment_variables_are_settings() -> None:
+    """Every variable is read by `config.Settings`, or by Powertools."""
+    from threadkeep.config import Settings
+
+    known = {name.upper() for name in Settings.__dataclass_fields__}
+    given = set(template()["Globals"]["Function"]["Environment"]["Variables"])
+    for function in FUNCTIONS.values():
+        given |= set(function["Properties"].get("Environment", {}).get("Variables", {}))
+    assert {name for name in given - known if not name.startswith("POWERTOOLS_")} == set()
