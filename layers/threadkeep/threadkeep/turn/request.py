@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from threadkeep.jsontext import Json
 from threadkeep.memory.memory import Memory
 from threadkeep.memory.messages import Content
 from threadkeep.memory.options import MemoryOptions
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.models.registry import Models
 from threadkeep.storage.port import Storage
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.tools import Tool
+
+if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters behind them
+    from threadkeep.models.registry import Models
 
 DEFAULT_MAX_STEPS = 5  # model calls in one run (LOOP-1)
 
@@ -77,4 +79,4 @@ class Services:
     """What a turn needs of the world."""
 
     storage: Storage
-    models: Models
+    models: "Models"

@@ -9,9 +9,18 @@ from dataclasses import replace
 
 from threadkeep import clock
 from threadkeep.clock import Millis
-from threadkeep.errors import AccessDenied, ConfigurationError, DeadlineExceeded, InvalidInput, Issue, ThreadGone
+from threadkeep.errors import (
+    AccessDenied,
+    ConfigurationError,
+    DeadlineExceeded,
+    InvalidInput,
+    Issue,
+    ThreadGone,
+    TooLarge,
+)
 from threadkeep.memory import titles
 from threadkeep.models.port import Model, ModelRequest
+from threadkeep.storage import rules
 from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
 from threadkeep.turn import prompt
 from threadkeep.turn.loop import answer_message, run_steps
@@ -37,6 +46,8 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
         async with asyncio.timeout(request.deadline):
             state = await _load(storage, conversation, request)
             new = _new_input(request, state, now)
+            if conversation and state.thread is None and not request.options.read_only:
+                state = TurnState(await _create(storage, conversation))
             steps = await _answer(agent, request, state, new, (model, name), now)
     except TimeoutError as error:
         raise DeadlineExceeded(
@@ -63,7 +74,7 @@ def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:
 
 
 async def _load(storage: Storage, conversation: Conversation | None, request: TurnRequest) -> TurnState:
-    """Read everything in one round and check the owner; create the thread if there is none."""
+    """Read everything in one round and check the owner."""
     if conversation is None:
         return TurnState(thread=None)
     given = [m.id for m in request.messages if m.id is not None]
@@ -72,9 +83,7 @@ async def _load(storage: Storage, conversation: Conversation | None, request: Tu
     )
     if state.deleting:
         raise ThreadGone(conversation.thread_id)
-    if state.thread is None:
-        return state if request.options.read_only else TurnState(await _create(storage, conversation))
-    if state.thread.resource_id != conversation.resource_id:
+    if state.thread is not None and state.thread.resource_id != conversation.resource_id:
         raise AccessDenied
     return state
 
@@ -86,9 +95,13 @@ async def _create(storage: Storage, conversation: Conversation) -> Thread:
 
 
 def _new_input(request: TurnRequest, state: TurnState, now: Millis) -> tuple[NewMessage, ...]:
+    """The new input, known to fit one transaction before anything is created or a model is called."""
     new = prompt.new_input(request, state, now)
     if not new:
         raise InvalidInput(Issue("messages", "holds no message that the thread does not have already"))
+    if len(new) >= rules.MAX_TURN_MESSAGES:  # the answer needs a place too
+        raise TooLarge(f"One turn may bring {rules.MAX_TURN_MESSAGES - 1} new messages, received {len(new)}")
+    rules.turn_bodies(new)
     return new
 
 

@@ -1,0 +1,140 @@
+"""The deployer's face: Agent, tool, Registry."""
+
+import os
+import subprocess
+import sys
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+import threadkeep
+from threadkeep import Agent, Memory, RequestContext, ToolContext, tool
+from threadkeep.agents import Registry
+from threadkeep.errors import ConfigurationError
+from threadkeep.turn.tools import ToolInputInvalid
+
+CALLER = ToolContext("a", "run", "call", "t", "ana", RequestContext())
+
+
+class Weather(BaseModel):
+    degrees: float
+    sky: Literal["clear", "grey"]
+
+
+@tool(id="get-weather", name="getWeather")
+async def get_weather(city: Annotated[str, Field(min_length=1)], days: int = 1) -> Weather:
+    """Get the weather for a city.
+
+    Up to five days.
+    """
+    return Weather(degrees=days / 2, sky="clear")
+
+
+def test_a_tool_is_described_by_its_function():
+    assert (get_weather.name, get_weather.id) == ("getWeather", "get-weather")
+    assert get_weather.description == "Get the weather for a city.\n\nUp to five days."
+    assert get_weather.parameters["required"] == ["city"]
+    assert get_weather.parameters["properties"]["days"]["default"] == 1
+    assert get_weather.output_schema is not None and set(get_weather.output_schema["properties"]) == {"degrees", "sky"}
+
+
+async def test_a_tool_returns_json():
+    assert await get_weather.run({"city": "Oslo", "days": 3, "extra": 1}, CALLER) == {"degrees": 1.5, "sky": "clear"}
+
+
+async def test_bad_arguments_name_their_fields():
+    with pytest.raises(ToolInputInvalid) as caught:
+        await get_weather.run({"city": "", "days": "many"}, CALLER)
+    assert set(caught.value.problems) == {"city", "days"}
+
+
+async def test_a_plain_function_gets_the_caller_where_it_asks_for_it():
+    @tool
+    def whoami(context: ToolContext, loud: bool = False) -> str:
+        """Tell."""
+        return f"{context.resource_id}{'!' if loud else ''}"
+
+    assert set(whoami.parameters["properties"]) == {"loud"}
+    assert await whoami.run({"loud": True}, CALLER) == "ana!"
+
+
+def test_a_tool_needs_type_hints():
+    with pytest.raises(ConfigurationError, match="parameter city needs a type hint"):
+
+        @tool
+        def forecast(city): ...
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a/b", "x" * 300, "."])
+def test_an_agent_id_must_fit_in_a_url(bad):
+    with pytest.raises(ConfigurationError, match="Agent id"):
+        Agent(id=bad)
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(ConfigurationError, match="two tools of one name"):
+        Agent(id="a", tools=[get_weather, get_weather])
+
+
+async def test_drc4_settings_may_depend_on_the_request():
+    async def instructions(context: RequestContext) -> str:
+        return f"Speak {context['language']}."
+
+    agent = Agent(
+        id="a",
+        instructions=instructions,
+        model=lambda context: f"fake/{context['tier']}",
+        memory=lambda context: Memory(last_messages=3),
+        tools=lambda context: [get_weather],
+    )
+    resolved = await agent.resolve(RequestContext({"language": "French", "tier": "big"}))
+    assert (resolved.instructions, resolved.model) == ("Speak French.", "fake/big")
+    assert resolved.memory is not None and resolved.memory.options.last_messages == 3
+    assert list(resolved.tools) == ["getWeather"]
+
+
+async def test_drc4_a_memory_function_that_returns_nothing_is_an_error():
+    with pytest.raises(ConfigurationError, match="returned no Memory"):
+        await Agent(id="a", memory=lambda context: None).resolve(RequestContext())  # type: ignore[arg-type,return-value]
+
+
+def test_two_agents_of_one_id_are_refused():
+    with pytest.raises(ConfigurationError, match="id a"):
+        Registry([Agent(id="a"), Agent(id="a")])
+
+
+def test_a_registry_loads_the_list_of_a_module():
+    assert [a.id for a in Registry.load("agents").listed()] == ["assistant"]
+    with pytest.raises(ConfigurationError, match="list named `agents`"):
+        Registry.load("json")
+
+
+def test_drc2_clients_cannot_set_reserved_keys():
+    context = RequestContext.from_client({"a": 1, "mastra__resourceId": "x", "organizationId": "y"})
+    assert dict(context) == {"a": 1}
+    copy = context.copy()
+    copy["b"] = 2
+    assert dict(context) == {"a": 1}
+
+
+def test_the_public_names_are_these():
+    assert sorted(threadkeep.__all__) == [
+        "Agent",
+        "Memory",
+        "ModelSettings",
+        "RequestContext",
+        "Tool",
+        "ToolContext",
+        "tool",
+    ]
+    assert all(getattr(threadkeep, name) for name in threadkeep.__all__)
+    with pytest.raises(AttributeError):
+        _ = threadkeep.nothing
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, threadkeep; print([m for m in ('pydantic', 'boto3', 'openai') if m in sys.modules])"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,144 @@
+"""The model loop and tools (LOOP-1 to LOOP-8, MS-3)."""
+
+import asyncio
+
+from tests.unit.fakes import calls, says
+
+from threadkeep import ToolContext, tool
+from threadkeep.models.port import ModelResponse, ToolCall, Usage
+
+
+@tool
+def weather(city: str) -> dict[str, int]:
+    """Get the weather of a city."""
+    return {"degrees": len(city)}
+
+
+@tool
+async def broken(city: str) -> None:
+    """Fail."""
+    raise RuntimeError(f"no station in {city}")
+
+
+@tool
+def who(context: ToolContext) -> list[str | None]:
+    """Tell who calls."""
+    return [context.agent_id, context.thread_id, context.resource_id]
+
+
+def tool_parts(message) -> list[dict]:
+    return [p["toolInvocation"] for p in message.content["parts"] if p["type"] == "tool-invocation"]
+
+
+async def test_loop6_one_assistant_message_holds_all_steps_in_order(house):
+    h = house(calls(("weather", {"city": "Oslo"}), text="Let me look."), "4 degrees.", tools=[weather])
+    result = await h.turn("weather in Oslo?")
+    assert result.text == "Let me look.4 degrees."  # LOOP-3
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (20, 10)  # LOOP-4
+    question, answer = await h.stored()
+    assert [p["type"] for p in answer.content["parts"]] == ["text", "tool-invocation", "step-start", "text"]
+    assert tool_parts(answer) == [
+        {
+            "toolCallId": "call-weather-0",
+            "toolName": "weather",
+            "args": {"city": "Oslo"},
+            "state": "result",
+            "result": {"degrees": 4},
+        }
+    ]
+    assert answer.content["content"] == "4 degrees."
+    assert answer.content["metadata"] == {"modelId": "fake-1", "provider": "fake"}
+    assert question.content["parts"][0]["createdAt"] > 0
+
+
+async def test_the_model_sees_the_result_of_its_call_and_so_does_the_next_turn(house):
+    h = house(calls(("weather", {"city": "Oslo"})), "4 degrees.", "still 4", tools=[weather])
+    await h.turn("weather in Oslo?")
+    expected = [("assistant", "[call weather]"), ("tool", '[ToolResult {"degrees":4}]')]
+    assert h.model.prompt[-2:] == expected
+    await h.turn("and now?")
+    assert h.model.prompt[2:] == [*expected, ("assistant", "4 degrees."), ("user", "and now?")]
+
+
+async def test_loop2_the_step_limit_ends_the_run_with_its_results_stored(house):
+    endless = [calls(("weather", {"city": "x" * n})) for n in range(1, 9)]
+    for n, answer in enumerate(endless):
+        call = answer.tool_calls[0]
+        endless[n] = ModelResponse("", (ToolCall(f"c{n}", call.name, call.args),), "tool-calls", Usage(), "fake-1")
+    h = house(*endless, tools=[weather])
+    result = await h.turn("go")
+    assert len(h.model.requests) == 5  # LOOP-1
+    assert result.finish_reason == "tool-calls"
+    assert [c["result"] for c in tool_parts((await h.stored())[1])] == [{"degrees": n} for n in range(1, 6)]
+    await h.turn("again", max_steps=1)
+    assert len(h.model.requests) == 6
+
+
+async def test_loop8_a_failing_tool_is_told_to_the_model_and_the_run_goes_on(house):
+    h = house(calls(("broken", {"city": "Oslo"})), "sorry", tools=[broken])
+    result = await h.turn("go")
+    assert h.model.prompt[-1] == ("tool", "[ToolResult RuntimeError: no station in Oslo]")
+    assert result.text == "sorry"
+    stored = tool_parts((await h.stored())[1])[0]
+    assert (stored["state"], stored["errorText"]) == ("output-error", "RuntimeError: no station in Oslo")
+
+
+async def test_an_invented_tool_is_answered_with_the_list_of_tools(house):
+    h = house(calls(("teleport", {})), "fine", tools=[weather, who])
+    await h.turn("go")
+    assert "no tool teleport. Available tools: weather, who" in h.model.prompt[-1][1]
+
+
+async def test_wm10_bad_arguments_become_a_validation_result(house):
+    h = house(calls(("weather", {"city": 5})), "fine", tools=[weather])
+    result = await h.turn("go")
+    outcome = result.steps[0].outcomes[0].result
+    assert outcome["error"] is True
+    assert outcome["message"].startswith("Tool input validation failed for weather:\n- city: ")
+    assert '{"city":5}' in outcome["message"]
+    assert list(outcome["validationErrors"]["fields"]) == ["city"]
+
+
+async def test_arguments_that_are_no_object_become_a_validation_result(house):
+    bad = ModelResponse("", (ToolCall("c", "weather", {}, invalid="{oops"),), "tool-calls", Usage(), "fake-1")
+    h = house(bad, "fine", tools=[weather])
+    result = await h.turn("go")
+    assert "{oops" in result.steps[0].outcomes[0].result["message"]
+
+
+async def test_loop12_calls_of_one_step_run_together_and_keep_their_order(house):
+    both = asyncio.Event()
+    started: list[str] = []
+
+    @tool
+    async def meet(name: str) -> str:
+        """Wait for the other."""
+        started.append(name)
+        if len(started) == 2:
+            both.set()
+        await asyncio.wait_for(both.wait(), 5)
+        return name
+
+    h = house(calls(("meet", {"name": "a"}), ("meet", {"name": "b"})), "done", tools=[meet])
+    result = await h.turn("go")
+    assert [o.result for o in result.steps[0].outcomes] == ["a", "b"]
+
+
+async def test_a_tool_learns_who_calls_it(house):
+    h = house(calls(("who", {})), "done", tools=[who])
+    result = await h.turn("go", resource="ana")
+    assert result.steps[0].outcomes[0].result == ["agent", "t", "ana"]
+
+
+async def test_active_tools_are_the_only_ones_offered(house):
+    h = house(says("ok"), tools=[weather, who])
+    await h.turn("go", active_tools=frozenset({"who"}))
+    assert [t.name for t in h.model.requests[0].tools] == ["who"]
+
+
+async def test_an_answer_without_text_and_calls_stores_the_question_alone(house):
+    h = house(says(""))
+    await h.turn("hello?")
+    assert [m.role for m in await h.stored()] == ["user"]
+    await h.turn("anyone?")
+    assert [t for _, t in h.model.prompt] == ["Be kind.", "hello?", "anyone?"]

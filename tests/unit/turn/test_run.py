@@ -1,0 +1,271 @@
+"""The turn: what it loads, whom it lets in, what it stores and when (DESIGN 4)."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.fakes import Gate, calls, says
+from tests.unit.turn.conftest import assistant, system, user
+
+from threadkeep import Memory, tool
+from threadkeep.errors import (
+    AccessDenied,
+    ConfigurationError,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelRejected,
+    ThreadGone,
+    TooLarge,
+)
+from threadkeep.memory.options import MemoryOptions
+from threadkeep.storage.port import NewThread
+
+
+@tool
+def weather(city: str) -> dict[str, int]:
+    """Get the weather of a city."""
+    return {"degrees": len(city)}
+
+
+async def test_a_turn_stores_the_question_and_the_answer_and_the_next_turn_sees_both(house):
+    h = house("I will.", "Otters.")
+    await h.turn("Remember: my favourite animals are otters.")
+    await h.turn("Which animals?")
+    assert h.model.prompt == [
+        ("system", "Be kind."),
+        ("user", "Remember: my favourite animals are otters."),
+        ("assistant", "I will."),
+        ("user", "Which animals?"),
+    ]
+    assert [text for _, text in await h.texts()] == [
+        "Remember: my favourite animals are otters.",
+        "I will.",
+        "Which animals?",
+        "Otters.",
+    ]
+    assert len({m.id for m in await h.stored()}) == 4
+
+
+async def test_ms10_history_is_the_newest_messages_in_ascending_order(house):
+    h = house(memory=Memory(last_messages=3))
+    for n in range(3):
+        await h.turn(f"q{n}")
+    await h.turn("last")
+    assert [text for _, text in h.model.prompt] == ["Be kind.", ".", "ok", "q2", "ok", "last"]
+
+
+async def test_h22_last_messages_false_loads_nothing_and_still_saves(house):
+    h = house(memory=Memory(last_messages=False))
+    await h.turn("hello")
+    await h.turn("again")
+    assert h.model.prompt == [("system", "Be kind."), ("user", "again")]
+    assert len(await h.stored()) == 4
+
+
+async def test_h01_a_turn_on_a_foreign_thread_reaches_no_model(house):
+    h = house()
+    await h.turn("first", resource="u-ana")
+    with pytest.raises(AccessDenied):
+        await h.turn("second", resource="u-bo")
+    assert len(h.model.requests) == 1
+    assert [text for _, text in await h.texts()] == ["first", "ok"]
+    thread = await h.storage.get_thread("t")
+    assert thread is not None and thread.resource_id == "u-ana"
+    assert (await h.storage.list_threads("u-bo")).total == 0
+
+
+async def test_h10_a_delete_during_a_paused_turn_is_final(house):
+    gate = Gate(says("late"))
+    h = house("ok", gate)
+    await h.turn("first")
+    running = asyncio.create_task(h.turn("second"))
+    await gate.reached.wait()
+    assert await h.storage.delete_thread("t", resource_id="ana")
+    gate.opened.set()
+    with pytest.raises(ThreadGone):
+        await running
+    assert await h.storage.get_thread("t") is None
+    with pytest.raises(ThreadGone):
+        await h.turn("third")
+    assert len(h.model.requests) == 2
+
+
+async def test_a_failing_model_leaves_the_thread_as_it_was(house):
+    h = house("ok", ModelRejected("no such model"))
+    await h.turn("first")
+    before = await h.storage.get_thread("t")
+    with pytest.raises(ModelRejected, match="no such model"):
+        await h.turn("second")
+    assert await h.storage.get_thread("t") == before
+    assert [text for _, text in await h.texts()] == ["first", "ok"]
+
+
+async def test_a_model_that_fails_after_a_tool_leaves_the_thread_as_it_was(house):
+    h = house("ok", calls(("weather", {"city": "Oslo"})), ModelRejected("gone"), tools=[weather])
+    await h.turn("first")
+    before = await h.storage.get_thread("t")
+    with pytest.raises(ModelRejected):
+        await h.turn("weather?")
+    assert await h.storage.get_thread("t") == before
+
+
+async def test_a_turn_past_its_deadline_stores_nothing_and_says_what_to_use(house):
+    h = house("ok", Gate(says("too late")))
+    await h.turn("first")
+    with pytest.raises(DeadlineExceeded, match=r"0\.05 s.*stream or runs"):
+        await h.turn("second", deadline=0.05)
+    assert [text for _, text in await h.texts()] == ["first", "ok"]
+
+
+async def test_h20_two_turns_at_once_are_both_stored_each_in_one_piece(house):
+    one, two = Gate(says("answer one")), Gate(says("answer two"))
+    h = house("ok", one, two)
+    await h.turn("zero")
+    first = asyncio.create_task(h.turn("one"))
+    await one.reached.wait()
+    second = asyncio.create_task(h.turn("two"))
+    await two.reached.wait()
+    two.opened.set()
+    await second
+    one.opened.set()
+    await first
+    assert [text for _, text in await h.texts()] == ["zero", "ok", "two", "answer two", "one", "answer one"]
+    assert len(h.model.requests) == 3
+
+
+async def test_h12_what_a_client_sends_again_is_not_stored_again(house):
+    h = house("a1", "a2", "a3")
+    await h.turn("u1")
+    answer = (await h.stored())[1].id
+    await h.turn(user("u1"), assistant("a1", answer), user("u2"))
+    await h.turn(user("u1"), assistant("a1"), user("u2"), assistant("a2"), user("u3"))
+    assert [text for _, text in await h.texts()] == ["u1", "a1", "u2", "a2", "u3", "a3"]
+
+
+async def test_h12_two_equal_texts_in_two_turns_are_both_kept(house):
+    h = house()
+    await h.turn("yes")
+    await h.turn("yes")
+    assert [text for _, text in await h.texts()] == ["yes", "ok", "yes", "ok"]
+
+
+async def test_ms16_an_empty_thread_takes_the_whole_transcript(house):
+    h = house("a2")
+    await h.turn(user("u1"), assistant("a1"), user("u2"))
+    assert [text for _, text in await h.texts()] == ["u1", "a1", "u2", "a2"]
+
+
+async def test_ms17_a_message_with_a_stored_id_is_not_new(house):
+    h = house()
+    await h.turn(user("u1", "id-1"))
+    with pytest.raises(InvalidInput, match="no message that the thread does not have"):
+        await h.turn(user("u1", "id-1"))
+    await h.turn(user("u1", "id-1"), user("u2", "id-2"))
+    assert [text for _, text in await h.texts()] == ["u1", "ok", "u2", "ok"]
+    assert len(h.model.requests) == 2
+
+
+async def test_h19_system_messages_are_seen_once_and_never_stored(house):
+    h = house()
+    await h.turn(system("be terse"), user("hi"))
+    assert ("system", "be terse") in h.model.prompt
+    await h.turn("again")
+    assert ("system", "be terse") not in h.model.prompt
+    assert [role for role, _ in await h.texts()] == ["user", "assistant"] * 2
+
+
+async def test_ctx1_system_texts_stand_first_in_order_without_repetition(house):
+    h = house()
+    await h.turn(
+        system("from input"),
+        user("hi"),
+        context=(system("from context"), user("page 17")),
+        system="call time",
+    )
+    assert h.model.prompt == [
+        ("system", "Be kind."),
+        ("system", "from context"),
+        ("system", "from input"),
+        ("system", "call time"),
+        ("user", "page 17"),
+        ("user", "hi"),
+    ]
+    await h.turn(system("Be kind."), user("x"), instructions="Be brief.")
+    assert [t for r, t in h.model.prompt if r == "system"] == ["Be brief.", "Be kind."]
+
+
+async def test_ctx4_context_follows_history_and_is_never_stored(house):
+    h = house()
+    await h.turn("u1")
+    await h.turn("u2", context=(user("PAGE=cart-17"),))
+    assert [t for _, t in h.model.prompt] == ["Be kind.", "u1", "ok", "PAGE=cart-17", "u2"]
+    assert "PAGE=cart-17" not in str(await h.stored())
+    await h.turn("u3")
+    assert "PAGE=cart-17" not in str(h.model.prompt)
+
+
+async def test_h14_read_only_reads_and_writes_nothing(house):
+    h = house()
+    await h.turn("first")
+    before = await h.storage.get_thread("t")
+    result = await h.turn("second", options=MemoryOptions(read_only=True))
+    assert ("user", "first") in h.model.prompt
+    assert await h.storage.get_thread("t") == before
+    assert len(await h.stored()) == 2
+    assert result.text == "ok"
+
+
+async def test_h14_read_only_on_a_missing_thread_answers_and_creates_none(house):
+    h = house()
+    await h.turn("hello", thread="nowhere", options=MemoryOptions(read_only=True))
+    assert await h.storage.get_thread("nowhere") is None
+
+
+async def test_th18_an_agent_without_memory_runs_and_stores_nothing(house):
+    h = house()
+    h.agent = replace(h.agent, memory=None)
+    result = await h.turn("hello")
+    assert result.text == "ok" and result.thread is None
+    assert await h.storage.get_thread("t") is None
+
+
+async def test_a_run_without_thread_uses_no_memory(house):
+    h = house()
+    result = await h.turn("hello", thread=None)
+    assert result.thread is None and [m.role for m in result.messages] == ["user", "assistant"]
+    assert (await h.storage.list_threads(None)).total == 0
+
+
+async def test_too_many_new_messages_are_refused_before_the_model_is_called(house):
+    h = house()
+    with pytest.raises(TooLarge):
+        await h.turn(*(user(str(n)) for n in range(60)))
+    assert h.model.requests == []
+
+
+async def test_too_large_a_message_is_refused_before_the_model_is_called(house):
+    h = house()
+    with pytest.raises(TooLarge):
+        await h.turn("x" * 400_000)
+    assert h.model.requests == []
+    assert await h.storage.get_thread("t") is None
+
+
+async def test_an_agent_without_model_says_what_is_missing(house, monkeypatch):
+    h = house(model="")
+    with pytest.raises(ConfigurationError, match="default model"):
+        await h.turn("hello")
+
+
+async def test_the_owner_of_a_thread_created_meanwhile_decides(house, monkeypatch):
+    h = house()
+    await h.storage.create_thread(NewThread("t", "bo"))
+    missing = replace(await h.storage.load_turn("other", last_messages=1))
+
+    async def too_early(*_: object, **__: object):
+        return missing
+
+    monkeypatch.setattr(h.storage, "load_turn", too_early)
+    with pytest.raises(AccessDenied):
+        await h.turn("hello", resource="ana")
+    assert h.model.requests == []
