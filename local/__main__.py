@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from local.models.process import stop_all
 from local.stack import PARAMETERS, PASSED_ON, ROOT, Stack, StackError
 
 HOME = ROOT / ".local/dev"
@@ -63,6 +64,7 @@ def main() -> int:
             return status(stack)
         if options.command == "down":
             stack.stop()
+            stop_all()
         else:
             up(stack, options.port)
     except StackError as error:

@@ -139,7 +139,7 @@ Go on:
   URL   {base_url}
   key   {key}   (both are in {ENV_FILE.relative_to(ROOT)})
 
-  . {ENV_FILE.relative_to(ROOT)}
+  set -a; . {ENV_FILE.relative_to(ROOT)}; set +a
   curl "$BASE_URL/api/agents/{AGENT}/generate" -H "Authorization: Bearer $API_KEY" \\
     -H 'Content-Type: application/json' -d '{body}'
 

