@@ -26,7 +26,11 @@ def pending(call_id: str) -> dict:
 
 
 def shape(prompt: tuple[PromptMessage, ...]) -> list[tuple]:
-    names = {TextPart: lambda p: p.text, ToolCall: lambda p: f"call {p.id}", ToolResult: lambda p: f"result {p.call_id}"}
+    names = {
+        TextPart: lambda p: p.text,
+        ToolCall: lambda p: f"call {p.id}",
+        ToolResult: lambda p: f"result {p.call_id}",
+    }
     return [(m.role, *(names[type(p)](p) for p in m.parts)) for m in prompt]
 
 

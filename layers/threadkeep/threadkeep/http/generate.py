@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from threadkeep import ids
 from threadkeep.agents import Agent
@@ -31,10 +31,17 @@ class ThreadRef(wire.Body):
     metadata: wire.Metadata | None = None
 
 
+def _spelling(given: Any) -> str:
+    return "object" if isinstance(given, dict | wire.Body) else "text"
+
+
+Thread = Annotated[Annotated[wire.Id, Tag("text")] | Annotated[ThreadRef, Tag("object")], Discriminator(_spelling)]
+
+
 class MemoryBody(wire.Body):
     """`resource` may be absent when the caller's token names it. `options` change the memory for this call."""
 
-    thread: wire.Id | ThreadRef | None = None
+    thread: Thread | None = None
     resource: wire.Id | None = None
     options: dict[str, Json] | None = None
 
@@ -51,6 +58,10 @@ class NamedTool(wire.Body):
     tool_name: str
 
 
+Choice = Literal["auto", "none", "required"]
+ToolChoice = Annotated[Annotated[Choice, Tag("text")] | Annotated[NamedTool, Tag("object")], Discriminator(_spelling)]
+
+
 class GenerateBody(wire.Body):
     """`maxSteps` 0 means the agent's own."""
 
@@ -60,7 +71,7 @@ class GenerateBody(wire.Body):
     system: str | list[str] | None = None
     context: Json = None
     max_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
-    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    tool_choice: ToolChoice = "auto"
     active_tools: list[str] | None = None
     model_settings: Settings | None = None
     run_id: wire.Id | None = None

@@ -1,0 +1,162 @@
+"""Generate over HTTP: what is taken, what is refused before anything happens, what comes back (spec-http 2.2)."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.http.house import House, user
+from threadkeep.errors import ModelRejected, ModelUnavailable
+
+GENERATE = "/api/agents/{agentId}/generate"
+HI = {"messages": "hi", "memory": {"thread": "thr-1", "resource": "user-ada"}}
+
+
+def generate(house: House, body: Any, agent: str = "assistant", **more: Any) -> tuple[int, Any]:
+    return house.call("POST", GENERATE, path={"agentId": agent}, body=body, **more)
+
+
+def stored(house: House, thread: str = "thr-1") -> list[dict[str, Any]]:
+    page = house.call("GET", "/api/memory/threads/{threadId}/messages", path={"threadId": thread})[1]
+    return page.get("messages", [])
+
+
+def test_the_reply_has_what_clients_read(house: House) -> None:
+    status, reply = generate(house, HI)
+    assert status == 200
+    assert (reply["text"], reply["finishReason"], reply["toolCalls"], reply["toolResults"]) == ("Hello", "stop", [], [])
+    assert reply["usage"] == reply["totalUsage"]
+    assert (reply["usage"]["inputTokens"], reply["usage"]["outputTokens"], reply["usage"]["totalTokens"]) == (1, 1, 2)
+    assert reply["request"] == {}  # the prompt is not sent back
+    assert reply["response"]["messages"] == [{"role": "assistant", "content": [{"type": "text", "text": "Hello"}]}]
+    assert [s["stepType"] for s in reply["steps"]] == ["initial"]
+    assert reply["rememberedMessages"] == []
+    rows = stored(house)
+    assert [(m["role"], m["content"]["content"]) for m in rows] == [("user", "hi"), ("assistant", "Hello")]
+    assert [m["id"] for m in reply["messages"]] == [m["id"] for m in rows]
+    assert reply["response"]["dbMessages"] == [reply["messages"][1]]
+    assert reply["response"]["uiMessages"][0]["parts"] == [{"type": "text", "text": "Hello"}]
+    assert [m["createdAt"] for m in reply["messages"]] == [m["createdAt"] for m in rows]
+
+
+def test_both_spellings_of_the_route_work(house: House) -> None:
+    assert house.call("POST", f"{GENERATE}/vnext", path={"agentId": "plain"}, body={"messages": "hi"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "hi",
+        ["hi"],
+        [{"role": "user", "content": "hi"}],
+        [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        [{"role": "user", "parts": [{"type": "text", "text": "hi"}]}],
+        [{"id": "m-1", "role": "user", "content": {"format": 2, "parts": [{"type": "text", "text": "hi"}]}}],
+        [{"role": "system", "content": "be terse"}, {"role": "user", "content": "hi"}, {"role": "tool", "content": []}],
+    ],
+)
+def test_messages_come_in_several_spellings(house: House, messages: Any) -> None:
+    assert generate(house, HI | {"messages": messages})[0] == 200
+    assert [m["content"]["content"] for m in stored(house)] == ["hi", "Hello"]
+
+
+def test_a_file_is_stored_as_a_part(house: House) -> None:
+    image = {"type": "image", "image": "data:image/png;base64,AAAA", "mediaType": "image/png"}
+    assert generate(house, HI | {"messages": [{"role": "user", "content": [image]}]})[0] == 200
+    part = stored(house)[0]["content"]["parts"][0]
+    assert (part["type"], part["data"], part["mimeType"]) == ("file", "data:image/png;base64,AAAA", "image/png")
+
+
+@pytest.mark.parametrize("messages", ["", [], None])
+def test_no_messages_are_refused_in_the_documented_words(house: House, messages: Any) -> None:
+    status, reply = generate(house, {"messages": messages})
+    assert (status, reply["error"]) == (400, 'Argument "messages" is required')
+    assert house.model.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "messages"),
+        ({"messages": 5}, "messages"),
+        ({"messages": "  "}, "messages"),
+        ({"messages": [5]}, "messages.0"),
+        ({"messages": ["a", ""]}, "messages.1"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages.0.content.0.type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "data": "x"}]}]}, "messages.0.content.0.mimeType"),
+        ({"messages": [{"role": "user", "content": "x", "id": 7}]}, "messages.0.id"),
+        ({"messages": [{"role": "user", "content": "x", "id": "a\nb"}]}, "messages.0.id"),
+        ({"messages": [{"role": "tool", "content": [{"type": "tool-result"}]}]}, "messages.0.role"),
+        (HI | {"memory": {"thread": "a b", "resource": "r"}}, "memory.thread"),
+        (HI | {"memory": {"thread": {"id": "x" * 300}, "resource": "r"}}, "memory.thread.id"),
+        (HI | {"memory": {"thread": "t", "resource": "r/s"}}, "memory.resource"),
+        (HI | {"memory": {"thread": "t"}}, "memory.resource"),
+        (HI | {"memory": {"resource": "r"}}, "memory.thread"),
+        (
+            HI | {"memory": {"thread": "t", "resource": "r", "options": {"lastMessages": -1}}},
+            "memory.options.lastMessages",
+        ),
+        (HI | {"maxSteps": -1}, "maxSteps"),
+        (HI | {"maxSteps": "3"}, "maxSteps"),
+        (HI | {"toolChoice": {"type": "tool", "toolName": "nope"}}, "toolChoice.toolName"),
+        (HI | {"modelSettings": {"temperature": 9}}, "modelSettings.temperature"),
+        (HI | {"runId": "a/b"}, "runId"),
+        (HI | {"clientTools": {"x": {}}}, "clientTools"),
+        (HI | {"structuredOutput": {"schema": {}}}, "structuredOutput"),
+        (HI | {"requireToolApproval": True}, "requireToolApproval"),
+    ],
+)
+def test_bad_input_names_its_field_and_nothing_happens(house: House, body: Any, field: str) -> None:
+    status, reply = generate(house, body)
+    assert status == 400, reply
+    assert [i["field"] for i in reply["issues"]] == [field]
+    assert all(i["message"] for i in reply["issues"])
+    assert house.model.calls == 0 and house.threads() == []
+
+
+def test_an_unknown_agent_is_404(house: House) -> None:
+    assert generate(house, HI, agent="nope") == (404, {"error": "Agent with id nope not found"})
+
+
+def test_a_foreign_thread_is_403_and_reaches_no_model(house: House) -> None:
+    house.add_thread("thr-1", "user-eve")
+    assert generate(house, HI)[0] == 403
+    assert house.model.calls == 0 and stored(house) == []
+
+
+def test_a_users_token_is_the_resource_whatever_the_body_says(house: House) -> None:
+    body = {"messages": "hi", "memory": {"thread": "thr-1", "resource": "user-eve"}}
+    status, reply = generate(house, body, caller=user("user-ada"))
+    assert status == 200 and reply["messages"][0]["resourceId"] == "user-ada"
+    assert generate(house, {"messages": "x", "memory": {"thread": "thr-1"}}, caller=user("user-ada"))[0] == 200
+    assert generate(house, {"messages": "x", "memory": {"thread": "thr-1"}}, caller=user("user-eve"))[0] == 403
+
+
+def test_title_and_metadata_of_the_call_are_kept_where_it_creates_the_thread(house: House) -> None:
+    thread = {"id": "thr-1", "title": "Auto", "metadata": {"k": 1}}
+    generate(house, {"messages": "hi", "memory": {"thread": thread, "resource": "user-ada"}})
+    created = house.call("GET", "/api/memory/threads/{threadId}", path={"threadId": "thr-1"})[1]
+    assert (created["title"], created["metadata"]) == ("Auto", {"k": 1})
+
+
+@pytest.mark.parametrize(("error", "status"), [(ModelRejected("bad key"), 424), (ModelUnavailable("busy"), 503)])
+def test_a_failing_model_gives_one_clear_error_and_stores_nothing(house: House, error: Exception, status: int) -> None:
+    async def fail(request: object) -> Any:
+        raise error
+
+    house.model.generate = fail  # type: ignore[method-assign]
+    answered, reply = generate(house, HI)
+    assert (answered, reply["error"]) == (status, str(error))
+    assert stored(house) == []
+
+
+def test_read_only_comes_with_the_call(house: House) -> None:
+    house.add_thread("thr-1")
+    memory = {"thread": "thr-1", "resource": "user-ada", "options": {"readOnly": True}}
+    assert generate(house, {"messages": "hi", "memory": memory})[0] == 200
+    assert stored(house) == []

@@ -1,0 +1,73 @@
+"""From the table's stream to the queue and back (DESIGN 4, case H30)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from threadkeep import outbox
+from threadkeep.storage.dynamodb import items
+from threadkeep.storage.dynamodb.stream import Task, task_of
+from threadkeep.storage.port import Job, Thread
+
+THREAD = items.thread_item(Thread("a#b", "ana", "", None, 1, 1))
+TOMBSTONE = THREAD | {"state": {"S": "deleting"}}
+JOB = items.job_item(Job("run/1", "a#b", "assistant", {}), 5)
+
+
+def record(image: dict[str, Any] | None, event: str = "INSERT", number: int = 1) -> dict[str, Any]:
+    change: dict[str, Any] = {"SequenceNumber": f"seq-{number}"}
+    if image is not None:
+        change["NewImage"] = image
+    return {"eventID": f"event-{number}", "eventName": event, "dynamodb": change}
+
+
+@pytest.mark.parametrize(
+    ("image", "event", "task"),
+    [
+        (JOB, "INSERT", Task("finish_turn", "a#b", "run/1")),
+        (JOB, "MODIFY", None),
+        (None, "REMOVE", None),
+        (THREAD, "INSERT", None),
+        (THREAD, "MODIFY", None),
+        (TOMBSTONE, "MODIFY", Task("purge", "a#b")),
+        (items.key("R#ana", "@"), "MODIFY", None),
+    ],
+)
+def test_a_record_asks_for_work_or_for_nothing(image, event, task):
+    assert task_of(record(image, event)) == task
+
+
+class Queue:
+    """Takes batches as SQS does; refuses the entries with these ids."""
+
+    def __init__(self, *refused: str):
+        self.refused = refused
+        self.entries: list[dict[str, str]] = []
+
+    def send_message_batch(self, QueueUrl: str, Entries: list[dict[str, str]]) -> dict[str, Any]:  # noqa: N803
+        assert QueueUrl == "url" and 1 <= len(Entries) <= 10
+        self.entries += [e for e in Entries if e["Id"] not in self.refused]
+        return {"Failed": [{"Id": e["Id"]} for e in Entries if e["Id"] in self.refused]}
+
+
+def test_tasks_of_one_thread_form_one_group_and_repeats_are_recognised():
+    queue = Queue()
+    records = [record(THREAD, number=1), record(JOB, number=2), record(TOMBSTONE, "MODIFY", number=3)]
+    assert outbox.forward(records, queue, "url") is None  # type: ignore[arg-type]
+    assert outbox.forward(records, queue, "url") is None  # type: ignore[arg-type]
+    first, second, again, _ = queue.entries
+    assert json.loads(first["MessageBody"]) == {"kind": "finish_turn", "threadId": "a#b", "runId": "run/1"}
+    assert first["MessageGroupId"] == second["MessageGroupId"]
+    assert first["MessageDeduplicationId"] == again["MessageDeduplicationId"] != second["MessageDeduplicationId"]
+
+
+def test_the_first_task_that_could_not_be_sent_is_where_the_stream_goes_on():
+    records = [record(JOB if n % 2 else THREAD, number=n) for n in range(40)]
+    assert outbox.forward(records, Queue("27", "25"), "url") == "seq-25"  # type: ignore[arg-type]
+
+
+def test_a_batch_without_work_sends_nothing():
+    queue = Queue()
+    assert outbox.forward([record(THREAD)], queue, "url") is None  # type: ignore[arg-type]
+    assert queue.entries == []
