@@ -1,8 +1,12 @@
 """The storage contract on each adapter that ships."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from local.stack import Stack
 from tests.contract.storage_contract import StorageContract
+from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 
@@ -11,3 +15,15 @@ class TestInMemoryStorage(StorageContract):
     @pytest.fixture
     def storage(self) -> Storage:
         return InMemoryStorage()
+
+
+class TestDynamoDBStorage(StorageContract):
+    """On the emulated DynamoDB, over its wire protocol, in a table with the template's keys and indexes."""
+
+    machine_examples = 5
+
+    @pytest.fixture
+    def storage(self, emulator: Stack, table: str) -> Iterator[Storage]:
+        client = emulator.client("dynamodb")
+        yield DynamoDBStorage(table_name=table, client=client)
+        client.close()

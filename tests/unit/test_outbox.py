@@ -45,7 +45,7 @@ class Queue:
         self.refused = refused
         self.entries: list[dict[str, str]] = []
 
-    def send_message_batch(self, QueueUrl: str, Entries: list[dict[str, str]]) -> dict[str, Any]:  # noqa: N803
+    def send_message_batch(self, QueueUrl: str, Entries: list[dict[str, str]]) -> dict[str, Any]:
         assert QueueUrl == "url" and 1 <= len(Entries) <= 10
         self.entries += [e for e in Entries if e["Id"] not in self.refused]
         return {"Failed": [{"Id": e["Id"]} for e in Entries if e["Id"] in self.refused]}

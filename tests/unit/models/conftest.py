@@ -1,7 +1,7 @@
 import pytest
-from threadkeep.models.port import ModelRequest, PromptMessage, TextPart
 
 from tests.scripted import ScriptedModel
+from threadkeep.models.port import ModelRequest, PromptMessage, TextPart
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, NoRegionError, ReadTimeoutError
 from botocore.stub import Stubber
+
 from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable
 from threadkeep.models import bedrock
 from threadkeep.models.bedrock import BedrockModel, converse_body

@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from threadkeep.errors import ModelRejected, ModelUnavailable
 from threadkeep.models.openai import OpenAIModel
 from threadkeep.models.port import (

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import boto3
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
+
 from threadkeep.config import Settings
 from threadkeep.errors import ConfigurationError, ModelUnavailable
 from threadkeep.models.openai import OpenAIModel
@@ -35,7 +36,7 @@ class FakeSecrets:
         assert service == "secretsmanager"
         return self
 
-    def get_secret_value(self, SecretId):  # noqa: N803
+    def get_secret_value(self, SecretId):
         self.reads.append(SecretId)
         if isinstance(self.outcome, Exception):
             raise self.outcome

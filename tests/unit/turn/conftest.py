@@ -3,8 +3,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.unit.fakes import FakeModel
 
+from tests.unit.fakes import FakeModel
 from threadkeep import Agent, Memory, RequestContext
 from threadkeep.ids import new_id
 from threadkeep.models.registry import Models

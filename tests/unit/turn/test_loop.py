@@ -3,7 +3,6 @@
 import asyncio
 
 from tests.unit.fakes import calls, says
-
 from threadkeep import ToolContext, tool
 from threadkeep.models.port import ModelResponse, ToolCall, Usage
 

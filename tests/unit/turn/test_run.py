@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+
 from tests.unit.fakes import Gate, calls, says
 from tests.unit.turn.conftest import assistant, system, user
-
 from threadkeep import Memory, tool
 from threadkeep.errors import (
     AccessDenied,
