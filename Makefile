@@ -38,5 +38,5 @@ openapi: setup  ## Write docs/openapi.json from the route table
 	$(PYTHON) -m threadkeep.http.openapi
 
 deploy: setup  ## Deploy to AWS. CONFIG=dev or prod
-	$(SAM) build
+	PYTHON=$(CURDIR)/$(PYTHON) $(SAM) build
 	$(SAM) deploy --config-env $(or $(CONFIG),dev)

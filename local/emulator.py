@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ministack.core.iam_actions as iam_actions  # type: ignore[import-not-found]
 import ministack.core.lambda_runtime as runtime  # type: ignore[import-not-found]
 import ministack.services.apigateway_v1 as api  # type: ignore[import-not-found]
 import ministack.services.cloudformation.provisioners as provisioners  # type: ignore[import-not-found]
@@ -216,6 +217,28 @@ def close_missing_size_limit() -> None:
     replace(api, "_check_request_validation", check)
 
 
+# --- IAM ---------------------------------------------------------------------------------------------
+
+
+def close_actions_unknown_to_iam() -> None:
+    """A call is checked as the action that AWS checks. Stock asks for some names that no policy can hold."""
+    checked_as = {
+        "sqs:SendMessageBatch": "sqs:SendMessage",
+        "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
+        "bedrock:Converse": "bedrock:InvokeModel",
+        "bedrock:ConverseStream": "bedrock:InvokeModelWithResponseStream",
+    }
+
+    def extract(original: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            action = original(*args, **kwargs)
+            return checked_as.get(action, action)
+
+        return wrapper
+
+    replace(iam_actions, "extract_iam_action", extract)
+
+
 # --- CloudFormation ----------------------------------------------------------------------------------
 
 
@@ -277,6 +300,7 @@ def main() -> None:
     close_empty_mock_answers()
     close_leaked_failures()
     close_missing_size_limit()
+    close_actions_unknown_to_iam()
     close_ignored_time_to_live()
     close_wild_secrets()
     if parent:

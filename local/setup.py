@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,8 +38,9 @@ def install(name: str, home: Path, what: str) -> None:
 def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  whoever calls this may have any Python
         raise SystemExit(f"Threadkeep needs Python 3.11 or newer, this is {sys.version.split()[0]}")
-    for name, (home, what) in ENVIRONMENTS.items():
-        install(name, home, what)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(install, name, home, what) for name, (home, what) in ENVIRONMENTS.items()]:
+            done.result()
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Stack:
 
     def start(self) -> None:
         """Start the emulator and wait until it answers. Raises `StackError` with its log if it does not."""
-        port = free_port(self.port or self.record.get("emulator_port", 0))
+        port = free_port(self.record.get("emulator_port") or self.port)
         scratch = self.home / "tmp"  # the emulator leaves the folders of its workers behind
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
