@@ -48,7 +48,7 @@ class DynamoDBStorage:
         self._now = now
 
     async def load_turn(self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = ()) -> TurnState:
-        wanted = [items.key(keys.message_keys(thread_id), keys.encode(m)) for m in dict.fromkeys(message_ids)]
+        wanted = [items.message_key(thread_id, m) for m in dict.fromkeys(message_ids)]
         rows, found = await asyncio.gather(
             self._newest(thread_id, last_messages),
             self._table.batch_get([items.thread_key(thread_id), *wanted]),
@@ -56,7 +56,7 @@ class DynamoDBStorage:
         row = next((i for i in found if items.get_text(i, "sk") == keys.SELF and "state" in i), None)
         if row is None or not items.is_ready(row):
             return TurnState(thread=None, deleting=row is not None)
-        stored = frozenset(keys.decode(items.get_text(i, "sk")) for i in found if i is not row)
+        stored = frozenset(keys.message_id_of(items.get_text(i, "pk")) for i in found if i is not row)
         return TurnState(items.thread_from(row), rules.history_window(rows, last_messages), stored)
 
     async def _newest(self, thread_id: str, last_messages: int) -> list[Message]:
@@ -194,8 +194,7 @@ class DynamoDBStorage:
         row = await self._table.get(items.thread_key(thread_id))
         if row is None or items.is_ready(row):
             return
-        for partition in (keys.thread(thread_id), keys.message_keys(thread_id)):
-            await self._empty(partition)
+        await self._empty(thread_id)
         await self._table.delete(
             items.thread_key(thread_id),
             ConditionExpression="#state = :deleting",
@@ -203,14 +202,15 @@ class DynamoDBStorage:
             ExpressionAttributeValues={":deleting": text(items.DELETING)},
         )
 
-    async def _empty(self, partition: str) -> None:
-        """Delete all rows of a partition but its own row."""
-        batch: list[Item] = []
-        query = self._prefix(partition, "", "ASC") | {"ProjectionExpression": "pk, sk", "ConsistentRead": True}
-        async for row in self._table.query(query):
-            if items.get_text(row, "sk") != keys.SELF or not partition.startswith("T#"):
-                batch.append(items.key(partition, items.get_text(row, "sk")))
-        await self._table.delete_all(batch)
+    async def _empty(self, thread_id: str) -> None:
+        """Delete all rows of a thread but its own, the keys of its messages first: they are found by the messages."""
+        query = self._prefix(keys.thread(thread_id), "", "ASC") | {
+            "ProjectionExpression": "pk, sk, id",
+            "ConsistentRead": True,
+        }
+        rows = [row async for row in self._table.query(query) if items.get_text(row, "sk") != keys.SELF]
+        await self._table.delete_all([items.message_key(thread_id, items.get_text(r, "id")) for r in rows if "id" in r])
+        await self._table.delete_all([{"pk": row["pk"], "sk": row["sk"]} for row in rows])
 
     async def list_messages(
         self, thread_id: str, *, page: int = 0, per_page: int | None = 40, direction: Direction = "DESC"

@@ -112,8 +112,13 @@ def message_from(item: "Item") -> Message:
     )
 
 
+def message_key(thread_id: str, message_id: str) -> "Item":
+    """The key of the row that tells a message's place in its thread."""
+    return key(keys.message_key(message_id), keys.encode(thread_id))
+
+
 def message_key_item(message: Message) -> "Item":
-    return key(keys.message_keys(message.thread_id), keys.encode(message.id)) | {"order": text(message.order)}
+    return message_key(message.thread_id, message.id) | {"order": text(message.order)}
 
 
 def job_item(job: Job, now: Millis) -> "Item":

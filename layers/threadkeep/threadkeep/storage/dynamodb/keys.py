@@ -16,9 +16,14 @@ def thread(thread_id: str) -> str:
     return f"T#{encode(thread_id)}"
 
 
-def message_keys(thread_id: str) -> str:
-    """The partition that finds a thread's messages by id."""
-    return f"K#{encode(thread_id)}"
+def message_key(message_id: str) -> str:
+    """The partition that finds a message by its id alone: one row for each thread that has such a message."""
+    return f"K#{encode(message_id)}"
+
+
+def message_id_of(pk: str) -> str:
+    """The message id in a `K#` partition key."""
+    return decode(pk.removeprefix("K#"))
 
 
 def resource(resource_id: str) -> str:
