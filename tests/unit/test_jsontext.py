@@ -199,3 +199,10 @@ def test_objects_and_arrays_are_told_from_the_rest():
         assert jsontext.as_array(value) is None
     assert jsontext.as_object([]) is None
     assert jsontext.as_array({}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "depth"), [(1, 0), ([], 1), ({}, 1), ([1, [2]], 2), ({"a": {"b": [{}]}}, 4), ([[], [[]], 5], 3)]
+)
+def test_depth_counts_nested_arrays_and_objects(value, depth):
+    assert jsontext.depth(value) == depth

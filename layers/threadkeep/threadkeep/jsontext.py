@@ -35,6 +35,18 @@ def dumps(value: Json) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def depth(value: Json) -> int:
+    """How deeply arrays and objects are nested: 0 for a scalar. Takes no stack, however deep the value is."""
+    deepest, level = 0, [value]
+    while level:
+        inner: list[Json] = []
+        for found in level:
+            inner += as_array(found) or list((as_object(found) or {}).values())
+        deepest += any(isinstance(found, list | dict) for found in level)
+        level = inner
+    return deepest
+
+
 def kind(value: Json) -> str:
     """The JSON name of a value's type, for error messages."""
     if value is None:

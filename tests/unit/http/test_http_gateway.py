@@ -29,7 +29,10 @@ def test_what_is_not_json_names_the_body(house: House, text: str) -> None:
 @pytest.mark.parametrize("depth", [100, 500, 900, 990, 1_000, 2_000, 5_000, 20_000, 100_000])
 def test_no_depth_of_nesting_is_an_internal_error(house: House, depth: int) -> None:
     text = '{"resourceId":"user-ada","metadata":' + '{"a":' * depth + "1" + "}" * depth + "}"
-    assert house.call("POST", LIST, query=AGENT, text=text)[0] in (200, 400)
+    status, reply = house.call("POST", LIST, query=AGENT, text=text)
+    assert (status, [i["field"] for i in reply["issues"]]) == (400, ["body"])
+    shallow = '{"resourceId":"user-ada","metadata":' + '{"a":' * 98 + "1" + "}" * 98 + "}"
+    assert house.call("POST", LIST, query=AGENT, text=shallow)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from threadkeep.http.route import Call, NoBody, Request, Route
 from threadkeep.jsontext import Json
 
 MAX_REQUEST_BYTES = 4_718_592  # 4.5 MiB
+MAX_DEPTH = 100  # of nested arrays and objects
 
 M = TypeVar("M")
 
@@ -67,9 +68,12 @@ def _json(request: Request) -> Json:
     if media_type != "application/json":
         raise InvalidInput(Issue("body", f"content-type must be application/json, received {media_type or 'none'}"))
     try:
-        return jsontext.loads(request.body)
+        body = jsontext.loads(request.body)
     except ValueError as error:  # broken UTF-8 is one too
         raise InvalidInput(Issue("body", f"is not JSON: {error}")) from error
+    if (depth := jsontext.depth(body)) > MAX_DEPTH:
+        raise InvalidInput(Issue("body", f"must be nested at most {MAX_DEPTH} deep, received {depth}"))
+    return body
 
 
 def _parsed(model: type[M], given: Json, where: str) -> M:
