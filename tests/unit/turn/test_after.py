@@ -2,7 +2,7 @@
 
 import pytest
 
-from threadkeep import Memory
+from threadkeep import Memory, RequestContext
 from threadkeep.errors import ModelRejected, ModelUnavailable
 from threadkeep.storage.port import NewThread
 from threadkeep.turn import after
@@ -99,3 +99,20 @@ async def test_tt1_a_title_may_have_a_model_and_instructions_of_its_own(house):
     run = (await h.turn("hi")).run_id
     await after.finish_turn(h.services, "t", run)
     assert h.model.requests[-1].model == "two" and h.model.prompt[0] == ("system", "Shout.")
+
+
+async def test_tt1_title_instructions_may_depend_on_the_request(house):
+    async def instructions(context):
+        return f"Answer in {context['language']}."
+
+    h = house("hello", "Titre", memory=Memory(generate_title={"instructions": instructions}))
+    run = (await h.turn("hi", request_context=RequestContext({"language": "French"}))).run_id
+    await after.finish_turn(h.services, "t", run)
+    assert h.model.prompt[0] == ("system", "Answer in French.")
+
+
+async def test_tt1_empty_title_instructions_mean_the_default(house):
+    h = house("hello", "T", memory=Memory(generate_title={"instructions": lambda context: ""}))
+    run = (await h.turn("hi")).run_id
+    await after.finish_turn(h.services, "t", run)
+    assert "80 characters" in h.model.prompt[0][1]

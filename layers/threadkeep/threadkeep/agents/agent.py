@@ -1,6 +1,5 @@
 """`Agent`: what a deployer writes."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from threadkeep.config import settings
 from threadkeep.errors import ConfigurationError
 from threadkeep.memory.memory import Memory
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.turn.context import RequestContext
+from threadkeep.turn.context import RequestContext, value_of
 from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent
 from threadkeep.turn.tools import Tool
 
@@ -55,15 +54,15 @@ class Agent:
 
         Raises `ConfigurationError` if a memory function returns no Memory (D-RC-4).
         """
-        memory: Any = await _value(self.memory, context)
+        memory: Any = await value_of(self.memory, context)
         if callable(self.memory) and not isinstance(memory, Memory):
             raise ConfigurationError(f"Agent {self.id}: the memory function returned no Memory")
         return TurnAgent(
             id=self.id,
-            instructions=await _value(self.instructions, context),
-            model=await _value(self.model, context) or settings().default_model,
+            instructions=await value_of(self.instructions, context),
+            model=await value_of(self.model, context) or settings().default_model,
             memory=memory,
-            tools=self._by_name(await _value(self.tools, context)),
+            tools=self._by_name(await value_of(self.tools, context)),
             max_steps=self.max_steps,
             settings=self.model_settings,
         )
@@ -73,11 +72,3 @@ class Agent:
         if len(named) < len(tools):
             raise ConfigurationError(f"Agent {self.id} has two tools of one name")
         return named
-
-
-async def _value(setting: Any, context: RequestContext) -> Any:
-    """The setting, or what its function returns. A Memory or a Model is a value, even if it can be called."""
-    if not inspect.isfunction(setting) and not inspect.ismethod(setting):
-        return setting
-    value = setting(context)
-    return await value if inspect.isawaitable(value) else value

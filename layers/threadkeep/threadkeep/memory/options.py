@@ -1,5 +1,6 @@
 """The options of a Memory, and how a call's own options change them (CFG-2, CFG-3, CFG-7)."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -25,10 +26,14 @@ def _false_is_zero(value: Any) -> Any:
 
 
 class TitleOptions(_Options):
-    """When and how a thread gets a title (TT-1). `model` None means the agent's own."""
+    """When and how a thread gets a title (TT-1).
+
+    `model` None means the agent's own. `instructions` may be a function of the request context; an
+    empty text means the default ones.
+    """
 
     model: str | None = None
-    instructions: str | None = None
+    instructions: str | Callable[[Any], str | Awaitable[str]] | None = None
     min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
 
 

@@ -1,6 +1,8 @@
 """The request context: values that travel with one run and reach tools and dynamic settings (D-RC-1)."""
 
+import inspect
 from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
 
 from threadkeep.jsontext import Json
 
@@ -36,3 +38,11 @@ class RequestContext(MutableMapping[str, Json]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+async def value_of(setting: Any, context: RequestContext) -> Any:
+    """A setting, or what its function makes of the context (D-RC-4). Objects are values, even if they can be called."""
+    if not inspect.isfunction(setting) and not inspect.ismethod(setting):
+        return setting
+    value = setting(context)
+    return await value if inspect.isawaitable(value) else value

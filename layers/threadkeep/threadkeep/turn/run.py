@@ -23,6 +23,7 @@ from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
 from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
 from threadkeep.turn import prompt
+from threadkeep.turn.context import value_of
 from threadkeep.turn.loop import answer_message, run_steps
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
@@ -59,7 +60,7 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     result = TurnResult(request.run_id, agent.id, provider, steps, messages, state.thread, state.history)
     if state.thread is None or request.options.read_only:
         return result
-    job = _job(agent, request, state, messages)
+    job = await _job(agent, request, state, messages)
     committed = await storage.commit_turn(TurnCommit(state.thread, messages, job))
     return replace(result, thread=committed.thread, messages=committed.messages)
 
@@ -138,7 +139,9 @@ async def _answer(
     return await run_steps(model[0], first, tools, context, request.max_steps or agent.max_steps)
 
 
-def _job(agent: TurnAgent, request: TurnRequest, state: TurnState, messages: tuple[NewMessage, ...]) -> Job | None:
+async def _job(
+    agent: TurnAgent, request: TurnRequest, state: TurnState, messages: tuple[NewMessage, ...]
+) -> Job | None:
     """What is due after the turn: a title, where the thread has none."""
     options, thread = request.options.generate_title, state.thread
     roles = prompt.roles((*state.history, *messages))
@@ -147,5 +150,6 @@ def _job(agent: TurnAgent, request: TurnRequest, state: TurnState, messages: tup
     model = options.model or agent.model
     if not isinstance(model, str):
         return None  # a model object lives in this process only; a job is done in another
-    body = {"title": {"model": model, "instructions": options.instructions, "messages": len(roles)}}
+    instructions = await value_of(options.instructions, request.request_context)
+    body = {"title": {"model": model, "instructions": instructions or None, "messages": len(roles)}}
     return Job(request.run_id, thread.id, agent.id, body)
