@@ -29,7 +29,7 @@ import ministack.services.secretsmanager as secretsmanager  # type: ignore[impor
 
 VERSION = "1.5.33"
 LAMBDA_REQUEST_BYTES = 6 * 1024 * 1024
-UNPACKED_KEPT = 12  # archives; a deployment has 8
+UNPACKED_KEPT = 16  # archives; a deployment has 8, and each update leaves some behind
 
 
 def replace(module: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -94,8 +94,10 @@ def close_repeated_unpacking(home: Path) -> None:
     Stock unpacks the whole layer for every cold start.
     """
     home.mkdir(parents=True, exist_ok=True)
-    for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNPACKED_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+
+    def forget_oldest() -> None:
+        for old in sorted(home.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNPACKED_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
 
     class Archive(zipfile.ZipFile):
         def extractall(self, path: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -110,6 +112,7 @@ def close_repeated_unpacking(home: Path) -> None:
                     os.rename(fresh, shared)
                 except OSError:  # another worker was faster
                     shutil.rmtree(fresh, ignore_errors=True)
+                forget_oldest()
             os.rmdir(path)
             os.symlink(shared, path)
 

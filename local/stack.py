@@ -124,7 +124,7 @@ class Stack:
             "GATEWAY_PORT": str(port),
             "IOT_MTLS_ENABLED": "0",
             "TMPDIR": str(scratch),
-            "UNPACKED_DIR": str(self.root / ".local/unpacked"),
+            "UNPACKED_DIR": str(scratch / "unpacked"),
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         }
         if self.persist:
