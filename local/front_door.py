@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -55,8 +56,14 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
                 response.headers.append(name, value)
         return response
 
+    async def refused(_: Request, error: Exception) -> Response:
+        """What no route takes, such as a path with a line break in it, is refused in JSON too."""
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
     # Streaming routes are mounted here, before the route that passes everything on.
-    return Starlette(routes=[Route("/{path:path}", proxy, methods=METHODS)], lifespan=lifespan)
+    routes = [Route("/{path:path}", proxy, methods=METHODS)]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
 
 
 def from_stack() -> Starlette:

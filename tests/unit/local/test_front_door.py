@@ -69,3 +69,10 @@ def test_a_stack_that_is_down_is_a_503_in_json() -> None:
         answer = client.get("/api/agents")
     assert answer.status_code == 503
     assert "make up" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/a%0Ab", 404), ("TRACE", "/api/agents", 405)])
+def test_what_no_route_takes_is_refused_in_json(method: str, path: str, status: int) -> None:
+    with TestClient(create_app(lambda: "http://127.0.0.1:9/v1")) as client:
+        answer = client.request(method, path)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
