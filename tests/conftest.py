@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from local.stack import Stack
+from tests.oidc import AUDIENCE, Issuer
 from tests.scripted.server import ScriptedModel
 from tests.template import create_table
 
@@ -56,9 +57,16 @@ def deploy(tmp_path_factory: pytest.TempPathFactory, scripted: ScriptedModel) ->
 
 
 @pytest.fixture(scope="session")
-def stack(deploy: Callable[..., Stack]) -> Stack:
+def issuer() -> Iterator[Issuer]:
+    """The OIDC issuer whose tokens `stack` accepts."""
+    with Issuer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stack(deploy: Callable[..., Stack], issuer: Issuer) -> Stack:
     """The application, deployed once per session; each test takes ids of its own."""
-    return deploy()
+    return deploy(parameters={"JwtIssuer": issuer.url, "JwtAudience": AUDIENCE})
 
 
 @pytest.fixture
