@@ -317,7 +317,7 @@ def alive(pid: int) -> bool:
         return False
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # a child that ended would else still be found
-    listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
+    listed = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
     return any(name in listed.stdout for name in ("local/emulator.py", "local.front_door"))
 
 
