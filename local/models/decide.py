@@ -38,6 +38,12 @@ _ASKS = re.compile(
     r"|have|has|tell|give|show|write|explain|help|list|name|say|guess|describe|suggest|thanks|thank)\b",
     re.IGNORECASE,
 )
+_WORD = re.compile(r"\w{3,}")
+_COMMON = frozenset(
+    {"and", "are", "can", "did", "does", "for", "from", "get", "has", "have", "how", "its", "list", "make", "mine"}
+    | {"need", "our", "show", "tell", "that", "the", "this", "time", "today", "want", "was", "what", "when", "where"}
+    | {"which", "who", "why", "will", "with", "would", "you", "your"}
+)
 _WISHES = re.compile(
     r"\b(?:need|want|like|love to|wish|wonder\w*|look\w* for|want\w*|please|let's|let us)\b", re.IGNORECASE
 )
@@ -57,6 +63,20 @@ def facts(text: str) -> list[str]:
 def only_tells(text: str) -> bool:
     """Whether `text` tells facts and asks or wishes for nothing, so that no tool but the memory's can be meant."""
     return rule_decides(text) and facts(text) == [text.strip()] and not _WISHES.search(text)
+
+
+def asks_what_is_known(text: str, known: Sequence[str]) -> bool:
+    """Whether `text` asks for one of the `known` facts, so that no tool knows better.
+
+    It does if it speaks of its author and shares a word with them, or shares two: "Will it rain in Oslo?" is not
+    answered by "I live in Oslo", but "When does Heron ship?" is by "Our project Heron ships in March".
+    """
+    shared = _words(text) & _words(" ".join(known))
+    return len(shared) >= (1 if _FIRST_PERSON.search(text) else 2)
+
+
+def _words(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in _WORD.findall(text.lower()) if word not in _COMMON}
 
 
 def rule_decides(text: str) -> bool:
@@ -103,29 +123,33 @@ class Call:
     arguments: Body
 
 
-def choose_call(text: str, memory: str, tools: Sequence[Tool], choice: str, ask: Ask) -> Call | None:
+def choose_call(
+    text: str, memory: str, told: Sequence[str], tools: Sequence[Tool], choice: str, ask: Ask
+) -> Call | None:
     """The tool call that answers the user's `text`, or None for an answer in words.
 
-    `memory` is the working memory as the prompt shows it; `choice` is `auto`, `required` or a tool's name.
+    `memory` is the working memory as the prompt shows it, `told` the facts of the conversation so far; `choice` is
+    `auto`, `required` or a tool's name.
     """
-    tool = _choose_tool(text, tools, choice, ask)
+    tool = _choose_tool(text, [memory, *told], tools, choice, ask)
     if tool is None:
         return None
     arguments = _arguments(text, memory, tool, ask)
     return None if arguments is None else Call(tool.name, arguments)
 
 
-def _choose_tool(text: str, tools: Sequence[Tool], choice: str, ask: Ask) -> Tool | None:
+def _choose_tool(text: str, known: Sequence[str], tools: Sequence[Tool], choice: str, ask: Ask) -> Tool | None:
     by_name = {tool.name: tool for tool in tools}
     if choice in by_name:
         return by_name[choice]
     if choice == "required" and len(tools) == 1:
         return tools[0]
     keeps = by_name.pop(MEMORY_TOOL, None)
-    if choice != "required" and keeps and facts(text) and (rule_decides(text) or _states_fact(text, ask)):
-        return keeps
-    if not by_name or (choice != "required" and only_tells(text)):
-        return None
+    if choice != "required":
+        if keeps and facts(text) and (rule_decides(text) or _states_fact(text, ask)):
+            return keeps
+        if not by_name or only_tells(text) or asks_what_is_known(text, known):
+            return None
     return by_name.get(_ask_for_action(text, list(by_name.values()), choice != "required", ask))
 
 
@@ -182,8 +206,22 @@ def _arguments(text: str, memory: str, tool: Tool, ask: Ask) -> Body | None:
         return {verbatim: text}
     if not tool.properties:
         return {}
-    system = f"Fill in the arguments of {tool.name} ({_first_sentence(tool.description)}) from the message, as JSON."
-    return _constrained(system, [], f"{memory}\n\nMessage: {text}".strip(), tool.parameters, 160, ask)
+    asked = f"{memory}\nFunction {tool.name}: {_first_sentence(tool.description)}\nMessage: {text}".strip()
+    return _constrained(_FILL, _FILL_SHOTS, asked, tool.parameters, 160, ask)
+
+
+_FILL = "Fill in the arguments of the function from the message, as JSON. Examples in its description are not values."
+_FILL_SHOTS = (
+    ("Function getWeather: weather of a city such as Berlin\nMessage: Is it cold in Madrid?", {"city": "Madrid"}),
+    (
+        "Function localTime: clock of a zone such as America/New_York\nMessage: What time is it in Cairo?",
+        {"zone": "Africa/Cairo"},
+    ),
+    (
+        "Function convertMoney: converts between currencies\nMessage: How much are 40 dollars in yen?",
+        {"amount": 40, "from": "USD", "to": "JPY"},
+    ),
+)
 
 
 def _type_of(tool: Tool, name: str) -> Any:

@@ -42,7 +42,7 @@ def load(path: str, threads: int) -> Any:
 
 def warm_up(ask: Ask) -> None:
     """Reads the examples for tool decisions once, so that no user waits for it."""
-    choose_call("Hello there!", "", [Tool("example", "An example", {})], "auto", ask)
+    choose_call("Hello there!", "", [], [Tool("example", "An example", {})], "auto", ask)
 
 
 def main() -> None:

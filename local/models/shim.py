@@ -45,13 +45,18 @@ class Conversation:
     def working_memory(self) -> str:
         return "\n".join(data for text in self.system if (data := _memory_data(text)))
 
+    @property
+    def told(self) -> list[str]:
+        return [fact for role, text in self.earlier if role == "user" for fact in facts(text)]
+
 
 def complete(request: Body, model: str, ask: Ask) -> Body:
     """The `chat.completion` body that answers a chat completions request; raises `BadRequest`."""
     conversation = read_conversation(request.get("messages"))
     tools, choice = _offered(request)
     if tools and not conversation.results and conversation.asked:
-        call = choose_call(conversation.asked, conversation.working_memory, tools, choice, _checked(ask))
+        memory, told = conversation.working_memory, conversation.told
+        call = choose_call(conversation.asked, memory, told, tools, choice, _checked(ask))
         if call:
             return _completion(model, _call_message(call), "tool_calls", {})
     body = {"messages": prompt(conversation), "temperature": 0, "max_tokens": _max_tokens(request)}
@@ -87,10 +92,9 @@ def read_conversation(messages: Any) -> Conversation:
 
 def prompt(conversation: Conversation) -> list[Body]:
     """The messages that the model reads. The part before the last exchanges only grows, so its cache stays warm."""
-    told = [fact for role, text in conversation.earlier if role == "user" for fact in facts(text)]
     blocks = [_memory_note(text) for text in conversation.system]
-    if told:
-        blocks.append("\n".join([_FACTS, *(f"- {fact}" for fact in _newest(told))]))
+    if conversation.told:
+        blocks.append("\n".join([_FACTS, *(f"- {fact}" for fact in _newest(conversation.told))]))
     messages: list[Body] = [{"role": "system", "content": "\n\n".join(blocks)}] if blocks else []
     recent = conversation.earlier[-_RECENT_MESSAGES:]
     messages += [{"role": role, "content": text} for role, text in recent]
