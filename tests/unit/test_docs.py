@@ -18,13 +18,15 @@ import pytest
 
 from local.stack import ROOT
 from tests.template import template
-from threadkeep import errors, ids
-from threadkeep.http import gateway, generate, input, serve, threads, wire
+from threadkeep import errors, ids, jsontext
+from threadkeep.http import gateway, generate, input, reply, serve, threads, wire
 from threadkeep.http.routes import ROUTES
 from threadkeep.memory import messages, options, titles
+from threadkeep.models.port import ModelResponse, Usage
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import DynamoDBStorage, items
 from threadkeep.storage.port import NewMessage, NewThread, Thread, TurnCommit
+from threadkeep.turn.result import Step, TurnResult
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
@@ -244,6 +246,12 @@ def test_the_units_in_the_cost_table_are_those_of_the_code() -> None:
     rows = sum(map(size, puts[2:]))
     assert f"20 messages of {round(10 * rows / 1000)} KB" in README
     assert f"| {1 + math.ceil(10 * rows / 4096)} read units |" in README
+
+    remembered = tuple(row for _ in range(10) for row in done.messages)
+    step = Step(ModelResponse("a" * 1000, (), "stop", Usage(), metadata["modelId"]), (), 1, 1)
+    result = TurnResult(ids.new_id(), "assistant", "bedrock", (step,), done.messages, done.thread, remembered)
+    reply_size = len(jsontext.dumps(reply.generated(result)).encode())
+    assert f"a reply of {round(reply_size / 1000)} KB" in README
 
     recorder.actions.clear()
     asyncio.run(store.create_thread(NewThread(ids.new_id(), ids.new_id())))
