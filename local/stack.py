@@ -24,6 +24,7 @@ from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 EMULATOR_PYTHON = ROOT / ".local/venvs/emulator/bin/python"
+EMULATOR_STAMP = ROOT / ".local/venvs/emulator/.stamp"  # changes with its packages and its Python
 SAM = ROOT / ".local/venvs/sam/bin/sam"
 STACK_NAME = "threadkeep-local"
 REGION = "us-east-1"
@@ -154,7 +155,7 @@ class Stack:
         while not answers(url):
             if not alive(pid) or time.monotonic() > deadline:
                 log = (self.home / f"{name}.log").read_text(errors="replace")
-                raise StackError(f"The {name} does not answer at {url}:\n{log[-4000:]}")
+                raise StackError(f"The {name} does not answer at {url}; the logs are in {self.home}\n{log[-4000:]}")
             time.sleep(0.05)
 
     def running(self) -> bool:
@@ -187,7 +188,7 @@ class Stack:
         assert self.agents
         folders = (self.root / "functions", self.root / "layers", self.root / "statemachines", self.agents)
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-        single = [self.root / "template.yaml", self.root / "samconfig.toml", ROOT / "requirements/emulator.txt"]
+        single = [self.root / "template.yaml", self.root / "samconfig.toml", EMULATOR_STAMP]
         return digest(sorted(path for path in files + single if "__pycache__" not in path.parts))
 
     def build(self) -> Path:
@@ -199,7 +200,7 @@ class Stack:
             if stamp.exists() and stamp.read_text() == sources:
                 return self.build_dir
             self.say("Building functions and layers")
-            wheels = digest([self.root / "layers/threadkeep/requirements.txt", ROOT / "requirements/emulator.txt"])
+            wheels = digest([self.root / "layers/threadkeep/requirements.txt", EMULATOR_STAMP])
             self.sam("build", "--template", str(self.root / "template.yaml"), "--build-dir", str(self.build_dir),
                      "--parallel", LOCAL_BUILD="1", PYTHON=str(EMULATOR_PYTHON), AGENTS_DIR=str(self.agents),
                      WHEELHOUSE=str(self.root / ".local/wheels" / wheels[:12]))  # fmt: skip
