@@ -165,7 +165,8 @@ def test_parameters_outputs_and_resources_in_the_text_exist() -> None:
     named = {word for row in table(README, "## Deploy") for word in re.findall(r"`([A-Z]\w+)`", row[0])}
     for text in TEXTS.values():
         named |= set(re.findall(r"OutputKey=='(\w+)'", text))
-        named |= set(re.findall(r"^parameter_overrides.*?(\w+)=", text, re.MULTILINE))
+        for line in re.findall(r'^parameter_overrides = "(.*)"$', text, re.MULTILINE):
+            named |= {override.partition("=")[0] for override in line.split()}
     assert named and named <= known
     alarms = {name for name, found in template()["Resources"].items() if found["Type"].endswith("::Alarm")}
     assert {row[0].strip("`") for row in table(OPERATIONS, "## Alarms")} == alarms
