@@ -85,9 +85,9 @@ class Application:
     def quiet(self) -> dict[tuple[str, str], Row]:
         """The rows once nothing is due any more: no job waits, no deleted thread is left to be purged."""
 
-        def settled() -> dict[tuple[str, str], Row]:
-            rows = self.rows()
-            due = [key for key, row in rows.items() if key[1].startswith("J#") or row.get("state") == {"S": "deleting"}]
-            return {} if due else rows or {("", ""): {}}
+        def due() -> list[tuple[str, str]]:
+            deleting = {"S": "deleting"}
+            return [key for key, row in self.rows().items() if key[1].startswith("J#") or row.get("state") == deleting]
 
-        return eventually(settled)
+        eventually(lambda: not due())
+        return self.rows()
