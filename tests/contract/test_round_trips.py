@@ -1,0 +1,193 @@
+"""What a turn costs in round trips to the table and in bytes read, counted where botocore sends (DESIGN 4)."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+
+from local.stack import Stack
+from tests.counting import Counter, Request, depth
+from tests.unit.fakes import FakeModel, calls, says
+from threadkeep import Agent, Memory, RequestContext, tool
+from threadkeep.agents import Registry
+from threadkeep.http import gateway, generate
+from threadkeep.http.app import App
+from threadkeep.ids import new_id
+from threadkeep.models.registry import Models
+from threadkeep.storage.dynamodb import DynamoDBStorage
+from threadkeep.storage.port import NewMessage, NewThread, TurnCommit
+from threadkeep.turn.request import Conversation, InputMessage, Services, TurnRequest
+from threadkeep.turn.run import run_turn
+
+LENGTHS = (0, 20, 2_000)
+TEXT = "The same text in every message of the thread, so that threads differ in nothing but their length."
+
+
+@tool
+def current_time() -> str:
+    """Tell the time"""
+    return "noon"
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+def client(emulator: Stack, counter: Counter) -> Iterator[Any]:
+    client = boto3.client(
+        "dynamodb", endpoint_url=emulator.endpoint, region_name="us-east-1", aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )  # fmt: skip
+    yield client
+    client.close()
+
+
+def said(role: str) -> NewMessage:
+    content = {"format": 2, "parts": [{"type": "text", "text": TEXT}], "content": TEXT}
+    return NewMessage(new_id(), role, content, at=0)
+
+
+async def fill(storage: DynamoDBStorage, thread_id: str, messages: int) -> None:
+    """Create a thread and store that many messages in it."""
+    thread = await storage.create_thread(NewThread(thread_id, "ana"))
+    for start in range(0, messages, 40):
+        roles = ("user", "assistant") * (min(40, messages - start) // 2)
+        thread = (await storage.commit_turn(TurnCommit(thread, tuple(map(said, roles))))).thread
+
+
+@pytest.fixture
+def threads(client: Any, table: str, counter: Counter) -> dict[int, str]:
+    """A thread of each length, by its length. Counting starts afterwards."""
+    storage = DynamoDBStorage(table, client)
+    asyncio.run(_fill_all(storage))
+    counter.register(client)
+    return {length: f"thread-{length}" for length in LENGTHS}
+
+
+async def _fill_all(storage: DynamoDBStorage) -> None:
+    for length in LENGTHS:
+        await fill(storage, f"thread-{length}", length)
+
+
+@pytest.fixture
+def turn(client: Any, table: str) -> Callable[..., None]:
+    """Runs one turn of an agent on the table."""
+
+    def run(thread: str, *answers: Any) -> None:
+        asyncio.run(_turn(thread, answers))
+
+    async def _turn(thread: str, answers: tuple[Any, ...]) -> None:
+        memory = Memory(last_messages=20, generate_title=True)
+        agent = await Agent(id="agent", model="fake/one", memory=memory, tools=[current_time]).resolve(RequestContext())
+        message = InputMessage("user", ({"type": "text", "text": TEXT},), id=new_id())
+        request = TurnRequest(
+            messages=(message,), run_id=new_id(), conversation=Conversation(thread, "ana"), options=memory.options
+        )
+        services = Services(DynamoDBStorage(table, client), Models(adapters={"fake": FakeModel(*answers)}))
+        await run_turn(agent, request, services)
+
+    return run
+
+
+def test_a_turn_on_an_existing_thread_makes_two_round_trips(
+    threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    read: dict[int, int] = {}
+    for length, thread in threads.items():
+        counter.clear()
+        turn(thread, says("ok"))
+        assert counter.operations == ["BatchGetItem", "Query", "TransactWriteItems"]
+        assert counter.round_trips == 2
+        read[length] = counter.bytes_read
+    assert read[0] < read[20]
+    assert read[2_000] == pytest.approx(read[20], rel=0.01)  # the thread's own counters have more digits
+
+
+def test_tool_calls_cost_no_round_trip(threads: dict[int, str], turn: Callable[..., None], counter: Counter) -> None:
+    turn(threads[20], calls(("current_time", {}), ("current_time", {})), calls(("current_time", {})), says("ok"))
+    assert counter.round_trips == 2
+
+
+def test_the_turn_that_creates_the_thread_makes_three(
+    threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    turn("a-new-thread", says("ok"))
+    assert counter.operations == ["BatchGetItem", "Query", "TransactWriteItems", "TransactWriteItems"]
+    assert counter.round_trips == 3
+
+
+def test_a_request_over_http_adds_no_round_trip(
+    threads: dict[int, str], client: Any, table: str, counter: Counter
+) -> None:
+    """From the gateway's event to its response, as the function `generate` does it."""
+    agent = Agent(id="agent", model="fake/one", memory=Memory(last_messages=20))
+    app = App(DynamoDBStorage(table, client), Registry([agent]), Models(adapters={"fake": FakeModel(says("ok"))}))
+    event = {
+        "httpMethod": "POST",
+        "resource": "/api/agents/{agentId}/generate",
+        "pathParameters": {"agentId": "agent"},
+        "headers": {"content-type": "application/json"},
+        "requestContext": {"authorizer": {"kind": "service"}},
+        "body": json.dumps({"messages": TEXT, "memory": {"thread": threads[2_000], "resource": "ana"}}),
+    }
+    response = gateway.handler(generate.ROUTES, lambda: app)(event, None)
+    assert response["statusCode"] == 200, response
+    assert len(json.loads(response["body"])["rememberedMessages"]) == 20
+    assert counter.round_trips == 2
+
+
+# --- the counter itself ---
+
+
+def request(began: float, ended: float) -> Request:
+    return Request("Query", began, ended, 1)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], 0),
+        ([(0, 1)], 1),
+        ([(0, 1), (0.5, 2)], 1),
+        ([(0, 1), (1, 2)], 2),
+        ([(0, 1), (0, 5), (1, 2), (2, 3)], 3),
+        ([(0, 9), (1, 2), (3, 4), (5, 6)], 3),
+        ([(2, 3), (0, 1), (1, 2)], 3),
+    ],
+)
+def test_depth_is_the_longest_chain(spans: list[tuple[float, float]], expected: int) -> None:
+    assert depth([request(*span) for span in spans]) == expected
+
+
+def test_the_counter_tells_one_after_another_from_together(client: Any, table: str, counter: Counter) -> None:
+    counter.register(client)
+    key = {"pk": {"S": "x"}, "sk": {"S": "x"}}
+
+    async def get() -> None:
+        await asyncio.to_thread(client.get_item, TableName=table, Key=key)
+
+    async def together() -> None:
+        await asyncio.gather(get(), get(), get())
+
+    for _ in range(3):
+        client.get_item(TableName=table, Key=key)
+    assert (counter.round_trips, len(counter.requests)) == (3, 3)
+    counter.clear()
+    asyncio.run(together())
+    assert (counter.round_trips, len(counter.requests)) == (1, 3)
+
+
+def test_the_counter_sees_what_was_read_and_what_was_refused(client: Any, table: str, counter: Counter) -> None:
+    client.put_item(TableName=table, Item={"pk": {"S": "x"}, "sk": {"S": "x"}, "text": {"S": "y" * 5_000}})
+    counter.register(client)
+    client.get_item(TableName=table, Key={"pk": {"S": "x"}, "sk": {"S": "x"}})
+    assert 5_000 < counter.bytes_read < 5_200
+    counter.clear()
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.get_item(TableName="no-such-table", Key={"pk": {"S": "x"}, "sk": {"S": "x"}})
+    assert counter.operations == ["GetItem"]
