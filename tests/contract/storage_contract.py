@@ -29,6 +29,7 @@ from tests.contract.storage_machine import run_random_histories
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone, TooLarge
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
+    Budget,
     Committed,
     Direction,
     Job,
@@ -394,6 +395,14 @@ class StorageContract:
         assert (await storage.list_messages(thread.id)).items == done.messages
         state = await storage.load_turn(thread.id, last_messages=5, message_ids=[user.id])
         assert (state.thread, state.history) == (done.thread, done.messages)
+
+    async def test_a_turn_merges_metadata_into_the_row_as_it_is_then(self, storage: Storage, thread: Thread):
+        await storage.commit_turn(TurnCommit(thread, (message("a"),), thread_metadata={"one": {"a": 1}, "two": 2}))
+        assert await storage.set_title(thread, "meanwhile")
+        done = await storage.commit_turn(TurnCommit(thread, (message("b"),), thread_metadata={"one": FAITHFUL}))
+        assert done.thread.metadata == {**(thread.metadata or {}), "one": FAITHFUL, "two": 2}
+        assert done.thread.title == "meanwhile"
+        assert await storage.get_thread(thread.id) == done.thread
 
     @pytest.mark.parametrize("role", ["user", "assistant", "system", "signal"])
     @pytest.mark.parametrize("kind", [None, "", "text", "working-memory"])
@@ -763,6 +772,15 @@ class StorageContract:
         state = await storage.load_turn(thread.id, last_messages=3, message_ids=asked)
         assert state.stored_ids == {f"{n}u" for n in range(60, 120)}
         assert ids_of(state.history) == ["117u", "118u", "119u"]
+
+    async def test_a_budget_ends_history_with_the_first_message_that_does_not_fit(
+        self, storage: Storage, thread: Thread
+    ):
+        await self.roles(storage, thread, "ua" * 60)
+        for last, limit, length in [(120, 0, 1), (120, 10, 3), (2, 10, 2), (120, 10_000, 120), (120, 523, 105)]:
+            state = await storage.load_turn(thread.id, last_messages=last, budget=Budget(limit, lambda m: 5))
+            assert len(state.history) == length
+            assert state.history[-1].id == "119a"
 
     # list_messages
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from threadkeep.errors import Conflict, TooLarge
 from threadkeep.storage import rules
 from threadkeep.storage.order import order_key
-from threadkeep.storage.port import Message, NewMessage, Thread
+from threadkeep.storage.port import Budget, Message, NewMessage, Thread
 
 THREAD = Thread("t", "r", "Title", {"a": 1}, created_at=1000, updated_at=2000, seq=7, last_at=1900, message_count=5)
 TIMES = st.lists(st.integers(0, 5000), max_size=8)
@@ -164,10 +164,26 @@ def test_the_window_is_the_shortest_that_holds_the_newest_messages(roles: str, l
 
 @given(st.text("uasx", max_size=30), st.integers(0, 12))
 def test_reading_may_stop_once_the_window_is_full(roles: str, last: int):
-    newest_first = rows(roles)
-    for read in range(len(newest_first) + 1):
-        if rules.fills_window(newest_first[:read], last):
-            assert rules.history_window(newest_first[:read], last) == rules.history_window(newest_first, last)
+    newest_first, window = rows(roles), rules.Window(last)
+    for row in newest_first:
+        if window.full:
+            break
+        window.add(row)
+    assert window.ascending == rules.history_window(newest_first, last)
+
+
+@given(st.text("uasx", max_size=30), st.integers(0, 12), st.integers(0, 60))
+def test_cfg4_a_budgeted_window_ends_with_the_first_message_that_does_not_fit(roles: str, last: int, limit: int):
+    newest_first, budget = rows(roles), Budget(limit, lambda m: 5)
+    window = rules.history_window(newest_first, last, budget)
+    uncut = rules.history_window(newest_first, last)
+    assert window == uncut[max(len(uncut) - limit // 5 - 1, 0) :]
+
+
+def test_cfg4_metadata_of_a_turn_is_merged_key_by_key():
+    after, _ = rules.number(THREAD, (new(),), {"b": {"c": 1}})
+    assert after.metadata == {"a": 1, "b": {"c": 1}}
+    assert rules.number(replace(THREAD, metadata=None), (), {"b": 1})[0].metadata == {"b": 1}
 
 
 # pages

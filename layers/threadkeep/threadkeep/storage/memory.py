@@ -11,6 +11,7 @@ from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
 from threadkeep.storage import rules
 from threadkeep.storage.port import (
+    Budget,
     Committed,
     Direction,
     Job,
@@ -49,7 +50,9 @@ class InMemoryStorage:
         self._entries: dict[str, _Entry] = {}
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
-    async def load_turn(self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = ()) -> TurnState:
+    async def load_turn(
+        self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = (), budget: Budget | None = None
+    ) -> TurnState:
         await _other_tasks()
         with self._lock:
             entry = self._entries.get(thread_id)
@@ -57,7 +60,7 @@ class InMemoryStorage:
                 return TurnState(thread=None, deleting=entry is not None)
             return TurnState(
                 thread=_thread_copy(entry.thread),
-                history=tuple(map(_message_copy, rules.history_window(_newest_first(entry), last_messages))),
+                history=tuple(map(_message_copy, rules.history_window(_newest_first(entry), last_messages, budget))),
                 stored_ids=frozenset(i for i in message_ids if i in entry.messages),
             )
 
@@ -136,6 +139,7 @@ class InMemoryStorage:
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         rules.turn_bodies(commit.messages)
         job = _job_copy(commit.job) if commit.job else None
+        metadata = _json_copy(commit.thread_metadata)
         await _other_tasks()
         with self._lock:
             entry = self._ready(commit.thread.id)
@@ -143,7 +147,7 @@ class InMemoryStorage:
                 raise ThreadGone(commit.thread.id)
             if taken := [m.id for m in commit.messages if m.id in entry.messages]:
                 raise Conflict(f"Message {taken[0]} is stored already")
-            thread, messages = rules.number(entry.thread, commit.messages)
+            thread, messages = rules.number(entry.thread, commit.messages, metadata)
             entry.thread = thread
             entry.messages |= {m.id: _message_copy(m) for m in messages}
             if job:

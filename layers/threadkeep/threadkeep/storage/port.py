@@ -6,7 +6,7 @@ since 1970 (`threadkeep.clock.Millis`). Every method is one logical effect: it h
 at all, and repeating it after an unknown outcome does no harm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -102,12 +102,24 @@ class TurnState:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """A window of history by weight: reading stops once the newest messages weigh more than `limit` (CFG-4)."""
+
+    limit: float
+    weigh: Callable[[Message], float]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCommit:
-    """What one turn stores. `thread` is the row that the turn loaded or created."""
+    """What one turn stores. `thread` is the row that the turn loaded or created.
+
+    `thread_metadata` is merged into the thread's metadata key by key, on top of what others wrote meanwhile.
+    """
 
     thread: Thread
     messages: tuple[NewMessage, ...]
     job: Job | None = None
+    thread_metadata: dict[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +140,15 @@ class Page(Generic[T]):
 
 
 class Storage(Protocol):
-    async def load_turn(self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = ()) -> TurnState:
+    async def load_turn(
+        self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = (), budget: Budget | None = None
+    ) -> TurnState:
         """Read thread, newest history and known message ids, consistently, in one parallel round.
 
         History holds the newest `last_messages` conversation messages (roles user and assistant),
         and what lies between them; rows of other roles do not count (case H18). 0 loads none.
+        With `budget` it ends as soon as its messages weigh more than the limit: the oldest of them may
+        reach over it, and reading costs no more however long the thread is.
         """
         ...
 

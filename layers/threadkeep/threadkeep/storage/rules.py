@@ -8,7 +8,7 @@ from threadkeep import jsontext
 from threadkeep.errors import Conflict, TooLarge
 from threadkeep.jsontext import Json
 from threadkeep.storage.order import order_key
-from threadkeep.storage.port import Message, NewMessage, Page, Thread
+from threadkeep.storage.port import Budget, Message, NewMessage, Page, Thread
 
 T = TypeVar("T")
 
@@ -54,12 +54,14 @@ def turn_bodies(messages: Sequence[NewMessage]) -> tuple[str, ...]:
     return texts
 
 
-def number(thread: Thread, messages: Sequence[NewMessage]) -> tuple[Thread, tuple[Message, ...]]:
+def number(
+    thread: Thread, messages: Sequence[NewMessage], metadata: dict[str, Json] | None = None
+) -> tuple[Thread, tuple[Message, ...]]:
     """Give the messages their places at the end of the thread; returns the thread as it is afterwards.
 
     `created_at = max(at, last_at + 1)`, message by message, so a clock that runs behind cannot
     reorder a thread. Numbering the same messages on a newer row of the thread moves them behind what
-    was stored meanwhile and keeps them together.
+    was stored meanwhile and keeps them together. `metadata` is merged over the thread's own, key by key.
     """
     seq, last_at, numbered = thread.seq, thread.last_at, list[Message]()
     for new in messages:
@@ -73,6 +75,7 @@ def number(thread: Thread, messages: Sequence[NewMessage]) -> tuple[Thread, tupl
         message_count=thread.message_count + len(numbered),
         updated_at=max(thread.updated_at, last_at),
         version=thread.version + 1,
+        metadata={**(thread.metadata or {}), **metadata} if metadata else thread.metadata,
     )
     return after, tuple(numbered)
 
@@ -87,25 +90,48 @@ def is_conversation(row: HasRole) -> bool:
     return row.role in CONVERSATION_ROLES
 
 
-def fills_window(newest_first: Iterable[HasRole], last_messages: int) -> bool:
-    """Whether these newest rows hold the whole window, so that reading may stop."""
-    return sum(map(is_conversation, newest_first)) >= last_messages
+class Window:
+    """The history that a turn loads, filled from the newest row on until it is `full`.
 
-
-def history_window(newest_first: Iterable[Row], last_messages: int) -> tuple[Row, ...]:
-    """The newest `last_messages` conversation messages and what follows the oldest of them, ascending.
-
-    Rows of other roles stay in their places without being counted (case H18); system rows are left
-    out (case H19). Where the thread holds fewer conversation messages, nothing is cut off.
+    It takes the newest `last_messages` conversation messages and what lies between them. Rows of other
+    roles stay in their places without being counted (case H18); system rows are left out (case H19).
+    With a budget it is also full once its messages weigh more than the limit (CFG-4).
     """
-    window, missing = list[Row](), last_messages
+
+    def __init__(self, last_messages: int, budget: Budget | None = None):
+        self._missing = last_messages
+        self._budget = budget
+        self._weight = 0.0
+        self._newest_first: list[Message] = []
+
+    @property
+    def full(self) -> bool:
+        return self._missing <= 0 or (self._budget is not None and self._weight > self._budget.limit)
+
+    def add(self, row: Message) -> None:
+        """Take the next older row."""
+        if row.role in HIDDEN_ROLES:
+            return
+        self._newest_first.append(row)
+        self._missing -= is_conversation(row)
+        if self._budget is not None:
+            self._weight += self._budget.weigh(row)
+
+    @property
+    def ascending(self) -> tuple[Message, ...]:
+        return tuple(reversed(self._newest_first))
+
+
+def history_window(
+    newest_first: Iterable[Message], last_messages: int, budget: Budget | None = None
+) -> tuple[Message, ...]:
+    """The window that these rows fill, ascending; where the thread holds fewer, nothing is cut off."""
+    window = Window(last_messages, budget)
     for row in newest_first:
-        if missing <= 0:
+        if window.full:
             break
-        if row.role not in HIDDEN_ROLES:
-            window.append(row)
-            missing -= is_conversation(row)
-    return tuple(reversed(window))
+        window.add(row)
+    return window.ascending
 
 
 def cut(rows: Sequence[T], page: int, per_page: int | None) -> Sequence[T]:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep import clock
+from threadkeep import clock, jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, NotFound, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules
@@ -17,6 +17,7 @@ from threadkeep.storage.dynamodb import items, keys
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.table import Cancelled, Table
 from threadkeep.storage.port import (
+    Budget,
     Committed,
     Direction,
     Job,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 RENUMBERINGS = 100  # each one means that another turn was stored; more is a runaway
 WALK_LIMIT = 10_000  # threads that an unindexed list may read
+MESSAGES_PER_READ = 1000
+MESSAGES_PER_BUDGETED_READ = 100  # how many fill a budget is known only when they are read
 
 _ALIVE = "resourceId = :owner AND createdAt = :born AND #state = :ready"
 
@@ -47,29 +50,30 @@ class DynamoDBStorage:
         self._table = Table(client, table_name)
         self._now = now
 
-    async def load_turn(self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = ()) -> TurnState:
+    async def load_turn(
+        self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = (), budget: Budget | None = None
+    ) -> TurnState:
         wanted = [items.message_key(thread_id, m) for m in dict.fromkeys(message_ids)]
-        rows, found = await asyncio.gather(
-            self._newest(thread_id, last_messages),
+        history, found = await asyncio.gather(
+            self._history(thread_id, last_messages, budget),
             self._table.batch_get([items.thread_key(thread_id), *wanted]),
         )
         row = next((i for i in found if items.get_text(i, "sk") == keys.SELF and "state" in i), None)
         if row is None or not items.is_ready(row):
             return TurnState(thread=None, deleting=row is not None)
         stored = frozenset(keys.message_id_of(items.get_text(i, "pk")) for i in found if i is not row)
-        return TurnState(items.thread_from(row), rules.history_window(rows, last_messages), stored)
+        return TurnState(items.thread_from(row), history, stored)
 
-    async def _newest(self, thread_id: str, last_messages: int) -> list[Message]:
-        """The newest rows, newest first, down to `last_messages` conversation messages."""
-        rows: list[Message] = []
-        left = last_messages
-        if left > 0:
-            async for item in self._table.query(self._messages(thread_id, "DESC"), limit=last_messages):
-                rows.append(items.message_from(item))
-                left -= rules.is_conversation(rows[-1])
-                if left == 0:
+    async def _history(self, thread_id: str, last_messages: int, budget: Budget | None) -> tuple[Message, ...]:
+        """The window of history, read from the newest row on until it is full."""
+        window = rules.Window(last_messages, budget)
+        if not window.full:
+            limit = min(last_messages, MESSAGES_PER_BUDGETED_READ if budget else MESSAGES_PER_READ)
+            async for item in self._table.query(self._messages(thread_id, "DESC"), limit=limit):
+                window.add(items.message_from(item))
+                if window.full:
                     break
-        return rows
+        return window.ascending
 
     async def create_thread(self, new: NewThread) -> Thread:
         now = self._now()
@@ -230,7 +234,7 @@ class DynamoDBStorage:
         loaded = commit.thread
         bodies = rules.turn_bodies(commit.messages)
         for _ in range(RENUMBERINGS):
-            thread, rows = rules.number(loaded, commit.messages)
+            thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)
             try:
                 await self._table.transact(
                     self._turn_actions(loaded, thread, tuple(zip(rows, bodies, strict=True)), commit.job)
@@ -269,8 +273,14 @@ class DynamoDBStorage:
             "SET seq = :seq, lastAt = :lastAt, updatedAt = :updatedAt, messageCount = messageCount + :added, "
             "version = version + :one, g1sk = :g1sk"
         )
-        action = self._if_alive(loaded, change, also=" AND seq = :loaded")
-        action["Update"]["ExpressionAttributeValues"] |= {
+        values: Item = {}
+        also = " AND seq = :loaded"
+        if thread.metadata != loaded.metadata:  # merged onto the row as it was read, so that row must be the stored one
+            change += ", metadata = :metadata"
+            also += " AND version = :version"
+            values = {":metadata": text(jsontext.dumps(thread.metadata)), ":version": number(loaded.version)}
+        action = self._if_alive(loaded, change, also=also)
+        action["Update"]["ExpressionAttributeValues"] |= values | {
             ":seq": number(thread.seq),
             ":loaded": number(loaded.seq),
             ":lastAt": number(thread.last_at),
