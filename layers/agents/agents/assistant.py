@@ -21,8 +21,8 @@ assistant = Agent(
     name="Assistant",
     description="A helpful assistant that remembers the conversation",
     instructions=(
-        "You are a friendly assistant. Answer briefly. "
-        "What the user told you earlier in this conversation is true; use it when it helps."
+        "Answer in one or two short sentences. When the user tells you something, repeat it back in your own words. "
+        "Use what the user told you earlier when it helps."
     ),
     memory=Memory(last_messages=20, generate_title=True),
     tools=[current_time],
