@@ -34,6 +34,7 @@ from threadkeep.storage.port import (
     Direction,
     Job,
     Message,
+    MessageUpdate,
     NewMessage,
     NewThread,
     Page,
@@ -541,6 +542,64 @@ class StorageContract:
         answers = await asyncio.gather(*(storage.commit_turn(commit) for _ in range(6)), return_exceptions=True)
         assert sorted(type(a).__name__ for a in answers) == ["Committed"] + ["Conflict"] * 5
         assert (await storage.list_messages(thread.id)).total == 2
+
+    async def test_a_turn_replaces_the_content_of_a_message_and_nothing_else_of_it(
+        self, storage: Storage, thread: Thread
+    ):
+        first = await storage.commit_turn(TurnCommit(thread, (message("q"), message("a", "assistant"))))
+        old = first.messages[1]
+        update = MessageUpdate(old, {**old.content, "faithful": FAITHFUL})
+        done = await storage.commit_turn(TurnCommit(first.thread, (message("b", "assistant"),), updates=(update,)))
+        (new,) = done.updated
+        assert faithful_text(new.content["faithful"]) == faithful_text(FAITHFUL)
+        assert new == replace(old, content=new.content, revision=2)
+        assert (await storage.list_messages(thread.id)).items == (first.messages[0], new, *done.messages)
+        assert (await storage.load_turn(thread.id, last_messages=9)).history[1] == new
+        stored = await storage.get_thread(thread.id)
+        assert stored == done.thread and stored.message_count == 3
+        again = await storage.commit_turn(TurnCommit(done.thread, (), updates=(MessageUpdate(new, old.content),)))
+        assert (again.updated[0].content, again.updated[0].revision) == (old.content, 3)
+
+    async def test_an_update_of_a_message_that_changed_meanwhile_refuses_the_whole_turn(
+        self, storage: Storage, thread: Thread
+    ):
+        first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
+        update = MessageUpdate(first.messages[0], {"format": 2, "parts": []})
+        done = await storage.commit_turn(TurnCommit(first.thread, (message("b"),), updates=(update,)))
+        for row in (first.thread, done.thread):
+            late = TurnCommit(row, (message("c"),), Job("run", thread.id, "agent"), updates=(update,))
+            with pytest.raises(Conflict) as caught:
+                await storage.commit_turn(late)
+            assert not isinstance(caught.value, ThreadGone)
+        assert (await storage.list_messages(thread.id)).items == (*done.updated, *done.messages)
+        assert await storage.get_job(thread.id, "run") is None
+
+    async def test_an_update_of_a_message_that_is_not_there_refuses_the_whole_turn(
+        self, storage: Storage, thread: Thread
+    ):
+        ghost = Message("ghost", thread.id, "assistant", {"format": 2}, 1, order_key(1, 1))
+        with pytest.raises(Conflict):
+            await storage.commit_turn(TurnCommit(thread, (message(),), updates=(MessageUpdate(ghost, {"format": 2}),)))
+        assert (await storage.list_messages(thread.id)).items == ()
+
+    async def test_of_racing_updates_of_one_message_one_is_stored(self, storage: Storage, thread: Thread):
+        first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
+        commits = [
+            TurnCommit(first.thread, (message(),), updates=(MessageUpdate(first.messages[0], {"format": 2, "n": n}),))
+            for n in range(4)
+        ]
+        answers = await asyncio.gather(*map(storage.commit_turn, commits), return_exceptions=True)
+        assert sorted(type(a).__name__ for a in answers) == ["Committed"] + ["Conflict"] * 3
+        assert (await storage.list_messages(thread.id)).total == 2
+
+    async def test_updates_count_towards_the_size_of_a_turn(self, storage: Storage, thread: Thread):
+        first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
+        huge = MessageUpdate(first.messages[0], {"format": 2, "text": "x" * 4_000_000})
+        with pytest.raises(TooLarge):
+            await storage.commit_turn(TurnCommit(first.thread, (message(),), updates=(huge,)))
+        with pytest.raises(Conflict):
+            same = MessageUpdate(first.messages[0], {"format": 2})
+            await storage.commit_turn(TurnCommit(first.thread, (), updates=(same, same)))
 
     async def test_a_message_id_is_the_threads_own(self, storage: Storage, unique: str):
         for owner in ("a", "b"):

@@ -34,6 +34,10 @@ class _Entry:
     messages: dict[str, Message] = field(default_factory=dict[str, Message])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
 
+    def revision(self, message_id: str) -> int | None:
+        message = self.messages.get(message_id)
+        return message.revision if message else None
+
 
 class InMemoryStorage:
     """The storage port (`threadkeep.storage.port.Storage`) without a database.
@@ -137,7 +141,7 @@ class InMemoryStorage:
             return rules.page_of(items, total=entry.thread.message_count, page=page, per_page=per_page)
 
     async def commit_turn(self, commit: TurnCommit) -> Committed:
-        rules.turn_bodies(commit.messages)
+        rules.turn_bodies(commit.messages, commit.updates)
         job = _job_copy(commit.job) if commit.job else None
         metadata = _json_copy(commit.thread_metadata)
         await _other_tasks()
@@ -147,12 +151,17 @@ class InMemoryStorage:
                 raise ThreadGone(commit.thread.id)
             if taken := [m.id for m in commit.messages if m.id in entry.messages]:
                 raise Conflict(f"Message {taken[0]} is stored already")
+            if any(entry.revision(u.message.id) != u.message.revision for u in commit.updates):
+                raise Conflict("A message that this turn updates was changed or deleted meanwhile")
             thread, messages = rules.number(entry.thread, commit.messages, metadata)
+            updated = tuple(map(rules.updated, commit.updates))
             entry.thread = thread
-            entry.messages |= {m.id: _message_copy(m) for m in messages}
+            entry.messages |= {m.id: _message_copy(m) for m in (*updated, *messages)}
             if job:
                 entry.jobs[job.run_id] = job
-            return Committed(_thread_copy(thread), tuple(map(_message_copy, messages)))
+            return Committed(
+                _thread_copy(thread), tuple(map(_message_copy, messages)), tuple(map(_message_copy, updated))
+            )
 
     async def get_job(self, thread_id: str, run_id: str) -> Job | None:
         await _other_tasks()

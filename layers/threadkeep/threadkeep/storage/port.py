@@ -66,7 +66,10 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message. `order` is its place in the thread; neither it nor `created_at` ever changes."""
+    """A stored message. `order` is its place in the thread; neither it nor `created_at` ever changes.
+
+    `revision` counts the contents that the message has had.
+    """
 
     id: str
     thread_id: str
@@ -75,6 +78,7 @@ class Message:
     created_at: Millis
     order: str
     type: str | None = None
+    revision: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +114,35 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCommit:
-    """What one turn stores. `thread` is the row that the turn loaded or created.
+class MessageUpdate:
+    """New content for a stored message, provided that it still is as it was loaded (`message.revision`)."""
 
-    `thread_metadata` is merged into the thread's metadata key by key, on top of what others wrote meanwhile.
+    message: Message
+    content: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCommit:
+    """What one turn stores: new messages, and new contents of messages that the thread holds already.
+
+    `thread` is the row that the turn loaded or created. `thread_metadata` is merged into the thread's
+    metadata key by key, on top of what others wrote meanwhile.
     """
 
     thread: Thread
     messages: tuple[NewMessage, ...]
     job: Job | None = None
     thread_metadata: dict[str, Json] | None = None
+    updates: tuple[MessageUpdate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
+    """`messages` are the new ones, `updated` those that got new content, as they are now."""
+
     thread: Thread
     messages: tuple[Message, ...]
+    updated: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +222,10 @@ class Storage(Protocol):
         """Store a turn's messages, contiguous and after everything stored so far, in one transaction.
 
         Order and `created_at` are given here: `created_at = max(at, thread.last_at + 1)`, rising
-        within the turn. Another turn that committed meanwhile only shifts the numbers. Raises
-        `ThreadGone` if the thread was deleted (or replaced) since it was loaded, `Conflict` if a
-        message id is stored already, `TooLarge` above 44 messages or 3.5 MB.
+        within the turn. Another turn that committed meanwhile only shifts the numbers. An update
+        keeps order, time, role and type. Raises `ThreadGone` if the thread was deleted (or replaced)
+        since it was loaded, `Conflict` if a message id is stored already or a message to update was
+        changed or deleted meanwhile, `TooLarge` above 44 messages or 3.5 MB, updates included.
         """
         ...
 

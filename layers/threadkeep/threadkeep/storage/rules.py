@@ -8,7 +8,7 @@ from threadkeep import jsontext
 from threadkeep.errors import Conflict, TooLarge
 from threadkeep.jsontext import Json
 from threadkeep.storage.order import order_key
-from threadkeep.storage.port import Budget, Message, NewMessage, Page, Thread
+from threadkeep.storage.port import Budget, Message, MessageUpdate, NewMessage, Page, Thread
 
 T = TypeVar("T")
 
@@ -37,17 +37,18 @@ def body_text(body: Json) -> str:
     return text
 
 
-def turn_bodies(messages: Sequence[NewMessage]) -> tuple[str, ...]:
-    """The JSON text of each message's content, once the turn is known to fit one transaction.
+def turn_bodies(messages: Sequence[NewMessage], updates: Sequence[MessageUpdate] = ()) -> tuple[str, ...]:
+    """The JSON text of each message's content, then of each update's, once they are known to fit one transaction.
 
-    Raises `TooLarge` above 44 messages, 350 KB in one or 3.5 MB together, `Conflict` if two of them
+    Raises `TooLarge` above 44 of them, 350 KB in one or 3.5 MB together, `Conflict` if two of them
     have the same id.
     """
-    if len(messages) > MAX_TURN_MESSAGES:
-        raise TooLarge(f"One turn may store {MAX_TURN_MESSAGES} messages, received {len(messages)}")
-    if len({m.id for m in messages}) < len(messages):
+    ids = [m.id for m in messages] + [u.message.id for u in updates]
+    if len(ids) > MAX_TURN_MESSAGES:
+        raise TooLarge(f"One turn may store {MAX_TURN_MESSAGES} messages, received {len(ids)}")
+    if len(set(ids)) < len(ids):
         raise Conflict("Two messages of one turn have the same id")
-    texts = tuple(body_text(m.content) for m in messages)
+    texts = tuple(body_text(m.content) for m in (*messages, *updates))
     size = sum(len(text.encode()) for text in texts)
     if size > MAX_TURN_BYTES:
         raise TooLarge(f"One turn may store {MAX_TURN_BYTES} bytes of messages, received {size}")
@@ -78,6 +79,11 @@ def number(
         metadata={**(thread.metadata or {}), **metadata} if metadata else thread.metadata,
     )
     return after, tuple(numbered)
+
+
+def updated(update: MessageUpdate) -> Message:
+    """The message as it is after the update."""
+    return replace(update.message, content=update.content, revision=update.message.revision + 1)
 
 
 def same_thread(stored: Thread, loaded: Thread) -> bool:

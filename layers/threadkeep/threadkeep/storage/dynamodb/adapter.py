@@ -232,14 +232,14 @@ class DynamoDBStorage:
 
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         loaded = commit.thread
-        bodies = rules.turn_bodies(commit.messages)
+        bodies = rules.turn_bodies(commit.messages, commit.updates)
+        updated = tuple(map(rules.updated, commit.updates))
         for _ in range(RENUMBERINGS):
             thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)
+            written = tuple(zip((*rows, *updated), bodies, strict=True))
             try:
-                await self._table.transact(
-                    self._turn_actions(loaded, thread, tuple(zip(rows, bodies, strict=True)), commit.job)
-                )
-                return Committed(thread, rows)
+                await self._table.transact(self._turn_actions(loaded, thread, written, commit.job))
+                return Committed(thread, rows, updated)
             except Cancelled as cancelled:
                 loaded = self._moved(loaded, cancelled)
         raise StoreUnavailable("The thread is too busy: other turns kept winning")
@@ -248,7 +248,10 @@ class DynamoDBStorage:
     def _moved(loaded: Thread, cancelled: Cancelled) -> Thread:
         """The row to number from next, after another turn came first; or the reason why there is none."""
         if not cancelled.failed(0):
-            raise Conflict(f"A message of this turn is stored in thread {loaded.id} already")
+            raise Conflict(
+                f"A message of this turn is stored in thread {loaded.id} already, "
+                "or one that the turn updates was changed or deleted meanwhile"
+            )
         row = cancelled.old(0)
         if row is None or not items.is_ready(row):
             raise ThreadGone(loaded.id)
@@ -262,11 +265,31 @@ class DynamoDBStorage:
     ) -> list[dict[str, dict[str, Any]]]:
         new = {"ConditionExpression": "attribute_not_exists(pk)"}
         actions: list[dict[str, dict[str, Any]]] = [self._thread_update(loaded, thread)]
-        actions += [{"Put": {"Item": items.message_key_item(row), **new}} for row, _ in rows]
-        actions += [{"Put": {"Item": items.message_item(row, body)}} for row, body in rows]
+        for row, body in rows:
+            if row.revision > 1:
+                actions.append(self._content_update(row, body))
+                continue
+            actions.append({"Put": {"Item": items.message_key_item(row), **new}})
+            actions.append({"Put": {"Item": items.message_item(row, body)}})
         if job is not None:
             actions.append({"Put": {"Item": items.job_item(job, self._now())}})
         return actions
+
+    @staticmethod
+    def _content_update(row: Message, body: str) -> dict[str, dict[str, Any]]:
+        """New content for a stored message that still has the revision before this one."""
+        return {
+            "Update": {
+                "Key": items.message_row_key(row),
+                "UpdateExpression": "SET content = :content, revision = :revision",
+                "ConditionExpression": "revision = :before",
+                "ExpressionAttributeValues": {
+                    ":content": text(body),
+                    ":revision": number(row.revision),
+                    ":before": number(row.revision - 1),
+                },
+            }
+        }
 
     def _thread_update(self, loaded: Thread, thread: Thread) -> dict[str, dict[str, Any]]:
         change = (

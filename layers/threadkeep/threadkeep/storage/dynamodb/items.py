@@ -85,15 +85,20 @@ def is_ready(item: "Item | None") -> bool:
     return item is not None and get_text(item, "state") == READY
 
 
+def message_row_key(message: Message) -> "Item":
+    return key(keys.thread(message.thread_id), keys.message(message.order, message.id))
+
+
 def message_item(message: Message, body: str) -> "Item":
     """`body` is the JSON text of the content."""
-    item = key(keys.thread(message.thread_id), keys.message(message.order, message.id)) | {
+    item = message_row_key(message) | {
         "id": text(message.id),
         "role": text(message.role),
         "content": text(body),
         "createdAt": number(message.created_at),
         "order": text(message.order),
         "schema": number(SCHEMA_VERSION),
+        "revision": number(message.revision),
     }
     if message.type is not None:
         item["type"] = text(message.type)
@@ -109,6 +114,7 @@ def message_from(item: "Item") -> Message:
         created_at=get_number(item, "createdAt"),
         order=get_text(item, "order"),
         type=get_text(item, "type") if "type" in item else None,
+        revision=get_number(item, "revision"),
     )
 
 
