@@ -1,14 +1,21 @@
 """From the table's stream to the queue and back (DESIGN 4, case H30)."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.fakes import FakeModel
 from threadkeep import outbox
+from threadkeep.models.registry import Models
 from threadkeep.storage.dynamodb import items
 from threadkeep.storage.dynamodb.stream import Task, task_of
-from threadkeep.storage.port import Job, Thread
+from threadkeep.storage.memory import InMemoryStorage
+from threadkeep.storage.port import Job, NewMessage, NewThread, Thread, TurnCommit
+from threadkeep.turn.request import Services
+
+EVENTS = Path(__file__).parents[2] / "events"
 
 THREAD = items.thread_item(Thread("a#b", "ana", "", None, 1, 1))
 TOMBSTONE = THREAD | {"state": {"S": "deleting"}}
@@ -71,3 +78,29 @@ def test_a_batch_without_work_sends_nothing():
     queue = Queue()
     assert outbox.forward([record(THREAD)], queue, "url") is None  # type: ignore[arg-type]
     assert queue.entries == []
+
+
+@pytest.mark.parametrize(("event", "kind"), [("new-job", "finish_turn"), ("deleted-thread", "purge")])
+def test_the_outbox_event_leads_to_the_after_turn_event(event: str, kind: str) -> None:
+    queue = Queue()
+    records = json.loads((EVENTS / f"outbox/{event}.json").read_text())["Records"]
+    assert outbox.forward(records, queue, "url") is None  # type: ignore[arg-type]
+    received = json.loads((EVENTS / f"after_turn/{kind.replace('_', '-')}.json").read_text())["Records"][0]
+    assert json.loads(queue.entries[0]["MessageBody"]) == json.loads(received["body"])
+
+
+async def test_the_after_turn_events_are_performed() -> None:
+    storage = InMemoryStorage()
+    thread = await storage.create_thread(NewThread("thr-1", "user-ada"))
+    services = Services(storage, Models(adapters={"scripted": FakeModel("A title")}))
+    said = NewMessage("m", "user", {"format": 2, "parts": [{"type": "text", "text": "hi"}]}, 1)
+    job = Job("run-1", "thr-1", "assistant", {"title": {"model": "scripted/model", "messages": 2}})
+    await storage.commit_turn(TurnCommit(thread, (said,), job))
+    for kind in ("finish-turn", "purge"):
+        body = json.loads((EVENTS / f"after_turn/{kind}.json").read_text())["Records"][0]["body"]
+        await outbox.perform(services, body)
+    found = await storage.get_thread("thr-1")
+    assert found is not None and found.title == "A title"
+    await storage.delete_thread("thr-1", resource_id="user-ada")
+    await outbox.perform(services, body)
+    assert (await storage.load_turn("thr-1", last_messages=1)).deleting is False
