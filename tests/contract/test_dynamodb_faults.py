@@ -14,10 +14,10 @@ from botocore.config import Config
 from botocore.exceptions import ReadTimeoutError
 
 from local.stack import Stack
-from tests.contract.storage_contract import message, turn
 from threadkeep.errors import StoreUnavailable
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.port import Job, NewThread, TurnCommit
+from threadkeep.testing.storage_contract import message, turn
 
 Fault = Callable[[AWSPreparedRequest], AWSResponse]
 
@@ -126,7 +126,7 @@ async def test_a_turn_is_stored_once(storage: DynamoDBStorage, faults: Faults, f
     faults.plan("TransactWriteItems", fault)
     done = await storage.commit_turn(TurnCommit(thread, turn(), Job("run", "t", "agent")))
     assert await storage.get_thread("t") == done.thread
-    assert (await storage.list_messages("t")).items == done.messages
+    assert (await storage.list_messages("t")).page.items == done.messages
     assert done.thread.message_count == 2
 
 
@@ -151,7 +151,7 @@ async def test_another_turn_and_a_collision_at_once(storage: DynamoDBStorage, fa
     first = await storage.commit_turn(TurnCommit(thread, turn()))
     faults.plan("TransactWriteItems", collision, collision, lost)
     second = await storage.commit_turn(TurnCommit(thread, turn()))
-    assert (await storage.list_messages("t")).items == first.messages + second.messages
+    assert (await storage.list_messages("t")).page.items == first.messages + second.messages
 
 
 async def test_keys_that_a_batch_hands_back_are_read_again(storage: DynamoDBStorage, faults: Faults):

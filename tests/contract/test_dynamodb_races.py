@@ -123,7 +123,7 @@ async def test_turns_of_many_processes_are_contiguous_and_in_the_order_of_their_
     storage = DynamoDBStorage(table, client)
     await storage.create_thread(NewThread("t", "ana"))
     told = run(emulator, table, [("commit", {"thread_id": "t", "turns": 25})] * PROCESSES)
-    page = await storage.list_messages("t", per_page=None)
+    page = (await storage.list_messages("t", per_page=None)).page
     thread = await storage.get_thread("t")
     client.close()
     turns = sorted((turn for process in told for turn in process), key=lambda turn: turn["orders"][0])

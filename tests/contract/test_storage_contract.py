@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from local.stack import Stack
-from tests.contract.storage_contract import StorageContract
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
+from threadkeep.testing.storage_contract import StorageContract
 
 
 class TestInMemoryStorage(StorageContract):

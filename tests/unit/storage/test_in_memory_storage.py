@@ -57,7 +57,7 @@ def test_one_store_serves_many_event_loops_in_many_threads():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(worker, range(8)))
-    page = asyncio.run(storage.list_messages("t", per_page=None))
+    page = asyncio.run(storage.list_messages("t", per_page=None)).page
     assert page.total == len(page.items) == 8 * 20 * 2
     names = [m.id for m in page.items]
     assert all(first[:-1] == second[:-1] for first, second in zip(names[::2], names[1::2], strict=True))

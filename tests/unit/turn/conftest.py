@@ -50,7 +50,7 @@ class House:
         return await run_turn(resolved, TurnRequest(messages=said, **given), self.services)
 
     async def stored(self, thread: str = "t") -> tuple[Message, ...]:
-        return (await self.storage.list_messages(thread, per_page=None)).items
+        return (await self.storage.list_messages(thread, per_page=None)).page.items
 
     async def texts(self, thread: str = "t") -> list[tuple[str, str]]:
         return [(m.role, m.content.get("content", "")) for m in await self.stored(thread)]

@@ -46,16 +46,19 @@ async def delete_thread(call: Call[wire.OwnerQuery, None]) -> wire.Result:
 
 async def list_messages(call: Call[wire.MessagesQuery, None]) -> wire.MessagesPage:
     """One page of a thread's messages, oldest first within the page."""
-    thread = await _owned(call)
     query = call.query
-    page = await call.app.storage.list_messages(
-        thread.id, page=query.page, per_page=query.per_page, direction=query.direction
+    found = await call.app.storage.list_messages(
+        call.path["threadId"],
+        resource_id=call.identity.owner(query.resource_id),
+        page=query.page,
+        per_page=query.per_page,
+        direction=query.direction,
     )
-    messages = [wire.message(m, thread.resource_id) for m in page.items]
-    return wire.MessagesPage(messages=messages, **wire.paging(page), ui_messages=None)
+    messages = [wire.message(m, found.thread.resource_id) for m in found.page.items]
+    return wire.MessagesPage(messages=messages, **wire.paging(found.page), ui_messages=None)
 
 
-async def _owned(call: Call[wire.OwnerQuery, None] | Call[wire.MessagesQuery, None]) -> Thread:
+async def _owned(call: Call[wire.OwnerQuery, None]) -> Thread:
     """The thread of the path. Raises `NotFound`, or `AccessDenied` where the caller acts for another resource."""
     owner = call.identity.owner(call.query.resource_id)
     thread = await call.app.storage.get_thread(call.path["threadId"])

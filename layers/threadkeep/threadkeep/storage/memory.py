@@ -1,7 +1,7 @@
 """A store that keeps everything in the process: for tests, and for using the library without AWS."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
@@ -11,15 +11,21 @@ from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
 from threadkeep.storage import rules
 from threadkeep.storage.port import (
+    ALL,
     Budget,
     Committed,
     Direction,
+    Include,
     Job,
     Message,
+    MessageFilter,
     NewThread,
     Page,
+    Receipt,
     Thread,
+    ThreadChange,
     ThreadField,
+    ThreadMessages,
     TurnCommit,
     TurnState,
 )
@@ -38,6 +44,9 @@ class _Entry:
         message = self.messages.get(message_id)
         return message.revision if message else None
 
+    def newest_first(self) -> list[Message]:
+        return list(reversed(self.messages.values()))
+
 
 class InMemoryStorage:
     """The storage port (`threadkeep.storage.port.Storage`) without a database.
@@ -52,23 +61,33 @@ class InMemoryStorage:
         self.clock = clock
         self._lock = Lock()
         self._entries: dict[str, _Entry] = {}
+        self._receipts: dict[str, tuple[Receipt, Millis]] = {}  # with the time when each is forgotten
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
     async def load_turn(
-        self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = (), budget: Budget | None = None
+        self,
+        thread_id: str,
+        *,
+        last_messages: int,
+        message_ids: Sequence[str] = (),
+        budget: Budget | None = None,
+        claim: Receipt | None = None,
     ) -> TurnState:
         await _other_tasks()
         with self._lock:
+            claimed = self._claim(claim) if claim else None
             entry = self._entries.get(thread_id)
             if entry is None or entry.deleting:
-                return TurnState(thread=None, deleting=entry is not None)
+                return TurnState(thread=None, deleting=entry is not None, claimed=claimed)
             return TurnState(
                 thread=_thread_copy(entry.thread),
-                history=tuple(map(_message_copy, rules.history_window(_newest_first(entry), last_messages, budget))),
+                history=tuple(map(_message_copy, rules.history_window(entry.newest_first(), last_messages, budget))),
                 stored_ids=frozenset(i for i in message_ids if i in entry.messages),
+                claimed=claimed,
             )
 
     async def create_thread(self, new: NewThread) -> Thread:
+        rules.check_thread(new.title, new.metadata)
         await _other_tasks()
         with self._lock:
             entry = self._entries.get(new.id)
@@ -107,14 +126,29 @@ class InMemoryStorage:
             items = [_thread_copy(t) for t in rules.cut(found, page, per_page)]
             return rules.page_of(items, total=len(found), page=page, per_page=per_page)
 
+    async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
+        change = replace(change, metadata=_json_copy(change.metadata))
+        await _other_tasks()
+        with self._lock:
+            entry = self._owned(thread_id, resource_id)
+            entry.thread = rules.changed(entry.thread, change, self.clock())
+            return _thread_copy(entry.thread)
+
+    async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
+        await _other_tasks()
+        with self._lock:
+            entry = self._owned(thread_id, resource_id)
+            if entry.thread.resource_id != to:
+                entry.thread = replace(entry.thread, resource_id=to, **rules.touched(entry.thread, self.clock()))
+            return _thread_copy(entry.thread)
+
     async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
         await _other_tasks()
         with self._lock:
             entry = self._ready(thread_id)
             if entry is None:
                 return False
-            if resource_id is not None and entry.thread.resource_id != resource_id:
-                raise AccessDenied
+            rules.check_owner(entry.thread, resource_id)
             entry.deleting = True
             return True
 
@@ -127,18 +161,47 @@ class InMemoryStorage:
                 del self._entries[thread_id]
 
     async def list_messages(
-        self, thread_id: str, *, page: int = 0, per_page: int | None = 40, direction: Direction = "DESC"
+        self,
+        thread_id: str,
+        *,
+        resource_id: str | None = None,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "DESC",
+        match: MessageFilter = ALL,
+        include: Sequence[Include] = (),
+    ) -> ThreadMessages:
+        await _other_tasks()
+        with self._lock:
+            entry = self._owned(thread_id, resource_id)
+            found = _page(entry.messages.values(), page, per_page, direction, match)
+            more = [m for wanted in include for m in self._around(entry, wanted)]
+            return ThreadMessages(_thread_copy(entry.thread), _page_copy(rules.merged(found, more)))
+
+    async def list_resource_messages(
+        self,
+        resource_id: str,
+        *,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "ASC",
+        match: MessageFilter = ALL,
     ) -> Page[Message]:
         await _other_tasks()
         with self._lock:
-            entry = self._ready(thread_id)
-            if entry is None:
-                raise NotFound(f"Thread {thread_id} not found")
-            rows = _newest_first(entry) if direction == "DESC" else list(entry.messages.values())
-            items = [_message_copy(m) for m in rules.cut(rows, page, per_page)]
-            if direction == "DESC":
-                items.reverse()
-            return rules.page_of(items, total=entry.thread.message_count, page=page, per_page=per_page)
+            rows = [m for entry in self._entries_of(resource_id) for m in entry.messages.values()]
+            rules.check_walk(len(rows), "resourceId")
+            return _page_copy(_page(sorted(rows, key=rules.position), page, per_page, direction, match))
+
+    def _around(self, entry: _Entry, wanted: Include) -> list[Message]:
+        """The wanted message and its neighbours: in this thread, or else in the owner's other ones (M-RC-7)."""
+        homes = [entry] if wanted.id in entry.messages else self._entries_of(entry.thread.resource_id)
+        found: list[Message] = []
+        for home in homes:
+            if wanted.id in home.messages:
+                at = list(home.messages).index(wanted.id)
+                found += list(home.messages.values())[max(at - wanted.before, 0) : at + wanted.after + 1]
+        return found
 
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         rules.turn_bodies(commit.messages, commit.updates)
@@ -155,6 +218,8 @@ class InMemoryStorage:
                 raise Conflict("A message that this turn updates was changed or deleted meanwhile")
             thread, messages = rules.number(entry.thread, commit.messages, metadata)
             updated = tuple(map(rules.updated, commit.updates))
+            if commit.receipt:
+                self._finish(commit.receipt)
             entry.thread = thread
             entry.messages |= {m.id: _message_copy(m) for m in (*updated, *messages)}
             if job:
@@ -162,6 +227,35 @@ class InMemoryStorage:
             return Committed(
                 _thread_copy(thread), tuple(map(_message_copy, messages)), tuple(map(_message_copy, updated))
             )
+
+    async def get_receipt(self, key: str) -> Receipt | None:
+        await _other_tasks()
+        with self._lock:
+            return self._receipt(key)
+
+    async def drop_receipt(self, receipt: Receipt) -> None:
+        await _other_tasks()
+        with self._lock:
+            stored = self._receipt(receipt.key)
+            if stored and (stored.run_id, stored.status) == (receipt.run_id, "running"):
+                del self._receipts[receipt.key]
+
+    def _receipt(self, key: str) -> Receipt | None:
+        receipt, expires = self._receipts.get(key, (None, 0))
+        return _receipt_copy(receipt) if receipt and expires > self.clock() else None
+
+    def _claim(self, claim: Receipt) -> Receipt | None:
+        stored, now = self._receipt(claim.key), self.clock()
+        if not rules.may_take(stored, claim, now):
+            return stored
+        self._receipts[claim.key] = (_receipt_copy(claim), now + rules.RECEIPT_MILLIS)
+        return None
+
+    def _finish(self, receipt: Receipt) -> None:
+        stored = self._receipt(receipt.key)
+        if stored is None or (stored.run_id, stored.status) != (receipt.run_id, "running"):
+            raise Conflict(rules.TAKEN_OVER)
+        self._receipts[receipt.key] = (_receipt_copy(receipt), self.clock() + rules.RECEIPT_MILLIS)
 
     async def get_job(self, thread_id: str, run_id: str) -> Job | None:
         await _other_tasks()
@@ -189,6 +283,16 @@ class InMemoryStorage:
         entry = self._entries.get(thread_id)
         return None if entry is None or entry.deleting else entry
 
+    def _owned(self, thread_id: str, resource_id: str | None) -> _Entry:
+        entry = self._ready(thread_id)
+        if entry is None:
+            raise NotFound("Thread not found")
+        rules.check_owner(entry.thread, resource_id)
+        return entry
+
+    def _entries_of(self, resource_id: str) -> list[_Entry]:
+        return [e for e in self._entries.values() if not e.deleting and e.thread.resource_id == resource_id]
+
     def _first_row(self, new: NewThread) -> Thread:
         """A new thread. One that takes a purged thread's id is younger, even within one millisecond."""
         now = max(self.clock(), self._buried.get(new.id, -1) + 1)
@@ -200,8 +304,21 @@ async def _other_tasks() -> None:
     await asyncio.sleep(0)
 
 
-def _newest_first(entry: _Entry) -> list[Message]:
-    return list(reversed(entry.messages.values()))
+def _page(
+    ascending: Iterable[Message], page: int, per_page: int | None, direction: Direction, match: MessageFilter
+) -> Page[Message]:
+    found = [m for m in ascending if rules.passes(m, match)]
+    rows = rules.cut(found[::-1] if direction == "DESC" else found, page, per_page)
+    items = rows[::-1] if direction == "DESC" else rows
+    return rules.page_of(items, total=len(found), page=page, per_page=per_page)
+
+
+def _page_copy(page: Page[Message]) -> Page[Message]:
+    return replace(page, items=tuple(map(_message_copy, page.items)))
+
+
+def _receipt_copy(receipt: Receipt) -> Receipt:
+    return replace(receipt, reply=_json_copy(receipt.reply))
 
 
 def _json_copy(value: Json) -> Json:

@@ -1,12 +1,12 @@
 """The storage port: what memory and turns need of a database, and the records that cross it.
 
 Adapters: `threadkeep.storage.memory` (a fake that keeps everything in the process) and
-`threadkeep.storage.dynamodb`. Both pass the suite in `tests/contract`. All times are milliseconds
+`threadkeep.storage.dynamodb`. Both pass `threadkeep.testing.storage_contract`. All times are milliseconds
 since 1970 (`threadkeep.clock.Millis`). Every method is one logical effect: it happens whole or not
 at all, and repeating it after an unknown outcome does no harm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from threadkeep.jsontext import Json
 T = TypeVar("T")
 Direction = Literal["ASC", "DESC"]
 ThreadField = Literal["createdAt", "updatedAt"]
+Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,18 @@ class NewThread:
     resource_id: str
     title: str = ""
     metadata: dict[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChange:
+    """What to change of a thread; None leaves a field as it is (TH-8).
+
+    `merge` False replaces the metadata as a whole (HTTP PATCH), True sets its given top-level keys.
+    """
+
+    title: str | None = None
+    metadata: dict[str, Json] | None = None
+    merge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,101 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedMessage:
+    """A message to save outside of a turn (MS-4). Without `id` it gets one.
+
+    `created_at` None means now, behind everything stored. A time of the past puts it among the messages
+    of that time. Both count only if the thread has no message of this id yet (MS-6).
+    """
+
+    role: str
+    content: dict[str, Json]
+    id: str | None = None
+    type: str | None = None
+    created_at: Millis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChange:
+    """What to change of a message; None leaves a field as it is (MS-7).
+
+    The keys of `content` replace the stored ones, those of `content["metadata"]` are set one by one.
+    """
+
+    id: str
+    role: str | None = None
+    content: dict[str, Json] | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages to list. `since` and `until` belong to the range; all conditions must hold.
+
+    `metadata` compares top-level values of `content["metadata"]` with their type: 2 is not "2", true is
+    not 1, and None matches an explicit null only (M-RC-6). Empty or None does not filter.
+    """
+
+    since: Millis | None = None
+    until: Millis | None = None
+    roles: frozenset[str] | None = None
+    metadata: Mapping[str, Scalar] | None = None
+
+
+ALL = MessageFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """A message to add to a page, with its neighbours (M-RC-7)."""
+
+    id: str
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CloneRequest:
+    """A thread to copy (TH-10). The newest `limit` of the messages that pass all conditions are copied.
+
+    `new` is the copy. An empty title becomes `Clone of <the source's title>`, or stays empty where the
+    source has none; the metadata gets the key `clone`. `since` and `until` belong to the range.
+    """
+
+    source_id: str
+    new: NewThread
+    limit: int | None = None
+    since: Millis | None = None
+    until: Millis | None = None
+    message_ids: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A finished copy. `messages` ascend; `ids` maps a source message's id to that of its copy."""
+
+    thread: Thread
+    messages: tuple[Message, ...]
+    ids: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """That a request is being answered, or has been, so that repeating it has no second effect (DESIGN 4).
+
+    A running receipt holds until `deadline`; then another run may take it over (case H21). `reply` is
+    small and set only when done. Receipts are forgotten after a day.
+    """
+
+    key: str
+    run_id: str
+    request_hash: str
+    status: Literal["running", "done"]
+    deadline: Millis
+    reply: dict[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """Work that is due after a turn: written in the turn's transaction, done by `after_turn`."""
 
@@ -95,14 +203,17 @@ class Job:
 class TurnState:
     """What one turn starts from, read in one parallel round.
 
-    `thread` is None when it does not exist or is being deleted (`deleting` tells which).
+    `thread` is None when it does not exist, is being deleted (`deleting` tells) or still being cloned.
     `history` is ascending. `stored_ids` are those of the asked-for message ids that the thread holds.
+    `claimed` is the receipt that another run holds or has finished; None if ours was written, or none
+    was asked for.
     """
 
     thread: Thread | None
     history: tuple[Message, ...] = ()
     stored_ids: frozenset[str] = frozenset()
     deleting: bool = False
+    claimed: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +237,8 @@ class TurnCommit:
     """What one turn stores: new messages, and new contents of messages that the thread holds already.
 
     `thread` is the row that the turn loaded or created. `thread_metadata` is merged into the thread's
-    metadata key by key, on top of what others wrote meanwhile.
+    metadata key by key, on top of what others wrote meanwhile. `receipt` is the
+    one that the turn claimed, as it shall be once the turn is stored: done.
     """
 
     thread: Thread
@@ -134,6 +246,7 @@ class TurnCommit:
     job: Job | None = None
     thread_metadata: dict[str, Json] | None = None
     updates: tuple[MessageUpdate, ...] = ()
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +269,28 @@ class Page(Generic[T]):
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadMessages:
+    """A page of messages and the thread that they belong to, which tells their owner."""
+
+    thread: Thread
+    page: Page[Message]
+
+
 class Storage(Protocol):
     async def load_turn(
-        self, thread_id: str, *, last_messages: int, message_ids: Sequence[str] = (), budget: Budget | None = None
+        self,
+        thread_id: str,
+        *,
+        last_messages: int,
+        message_ids: Sequence[str] = (),
+        budget: Budget | None = None,
+        claim: Receipt | None = None,
     ) -> TurnState:
         """Read thread, newest history and known message ids, consistently, in one parallel round.
+
+        `claim`, a running receipt, is written in the same round, unless another run's is there that is
+        done or not past its deadline.
 
         History holds the newest `last_messages` conversation messages (roles user and assistant),
         and what lies between them; rows of other roles do not count (case H18). 0 loads none.
@@ -172,12 +302,13 @@ class Storage(Protocol):
     async def create_thread(self, new: NewThread) -> Thread:
         """Create a thread, or return the stored one unchanged if the same owner has it already.
 
-        Raises `AccessDenied` if another resource owns the id, `ThreadGone` while it is being deleted.
+        Raises `AccessDenied` if another resource owns the id, `ThreadGone` while it is being deleted,
+        `Conflict` while it is being cloned, `TooLarge` above 350 KB of title and metadata.
         """
         ...
 
     async def get_thread(self, thread_id: str) -> Thread | None:
-        """The thread, read consistently; None if it does not exist or is being deleted."""
+        """The thread, read consistently; None if it does not exist, is being deleted or still being cloned."""
         ...
 
     async def list_threads(
@@ -196,6 +327,21 @@ class Storage(Protocol):
         """
         ...
 
+    async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
+        """Change title or metadata and refresh `updated_at` (TH-8); never the owner.
+
+        Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner, `TooLarge`.
+        """
+        ...
+
+    async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
+        """Give the thread, with all its messages, to another resource (TH-15).
+
+        `created_at` stays, `updated_at` is refreshed. The same owner again changes nothing. Raises
+        `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
+        """
+        ...
+
     async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
         """Make the thread a tombstone in one write; from then on it reads as missing.
 
@@ -209,12 +355,38 @@ class Storage(Protocol):
         ...
 
     async def list_messages(
-        self, thread_id: str, *, page: int = 0, per_page: int | None = 40, direction: Direction = "DESC"
-    ) -> Page[Message]:
+        self,
+        thread_id: str,
+        *,
+        resource_id: str | None = None,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "DESC",
+        match: MessageFilter = ALL,
+        include: Sequence[Include] = (),
+    ) -> ThreadMessages:
         """One page of a thread's messages, **always ascending** (M-RC-2).
 
-        `direction` only tells from which end pages are cut: DESC makes page 0 the newest. Raises
-        `NotFound` if the thread does not exist. The total is exact.
+        `direction` only tells from which end pages are cut: DESC makes page 0 the newest. `include` adds
+        messages with their neighbours, each in its own thread, to the page; those of other owners are
+        left out (M-RC-7). The total is exact and does not count them. Raises `NotFound`, `AccessDenied`
+        if `resource_id` is given and is not the owner, `InvalidInput` where a filter would have to look
+        at more than 10,000 messages, `TooLarge` above 50 MB in one page.
+        """
+        ...
+
+    async def list_resource_messages(
+        self,
+        resource_id: str,
+        *,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "ASC",
+        match: MessageFilter = ALL,
+    ) -> Page[Message]:
+        """One page of the messages of all threads of a resource, ascending (MS-9).
+
+        Raises `InvalidInput` where it would have to look at more than 10,000 messages, `TooLarge`.
         """
         ...
 
@@ -225,8 +397,15 @@ class Storage(Protocol):
         within the turn. Another turn that committed meanwhile only shifts the numbers. An update
         keeps order, time, role and type. Raises `ThreadGone` if the thread was deleted (or replaced)
         since it was loaded, `Conflict` if a message id is stored already or a message to update was
-        changed or deleted meanwhile, `TooLarge` above 44 messages or 3.5 MB, updates included.
+        changed or deleted meanwhile, or if another run took the receipt over, `TooLarge` above 44
+        messages, updates included, or 5 MB in one of them.
         """
+        ...
+
+    async def get_receipt(self, key: str) -> Receipt | None: ...
+
+    async def drop_receipt(self, receipt: Receipt) -> None:
+        """Forget a receipt whose run came to nothing, if it is still running and that run's."""
         ...
 
     async def get_job(self, thread_id: str, run_id: str) -> Job | None: ...

@@ -1,20 +1,35 @@
 """Rules of the store that need no store: every adapter applies these, none writes its own."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 from threadkeep import jsontext
-from threadkeep.errors import Conflict, TooLarge
+from threadkeep.clock import Millis
+from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, TooLarge
 from threadkeep.jsontext import Json
-from threadkeep.storage.order import order_key
-from threadkeep.storage.port import Budget, Message, MessageUpdate, NewMessage, Page, Thread
+from threadkeep.storage.order import MAX_MILLIS, order_key
+from threadkeep.storage.port import (
+    Budget,
+    Message,
+    MessageFilter,
+    MessageUpdate,
+    NewMessage,
+    Page,
+    Receipt,
+    Thread,
+    ThreadChange,
+)
 
 T = TypeVar("T")
 
-MAX_TURN_MESSAGES = 44  # two actions each, with the thread and its job below 90 of 100 in a transaction
+MAX_TURN_MESSAGES = 44  # two actions each, with thread, job and receipt 91 of 100 in a transaction
 MAX_TURN_BYTES = 3_500_000  # of a transaction's 4 MB
 MAX_BODY_BYTES = 350_000  # of an item's 400 KB
+
+RECEIPT_MILLIS = 86_400_000
+TAKEN_OVER = "Another run has taken over this request"
+MAX_FILTERED = 10_000  # messages that a filter may look at
 
 CONVERSATION_ROLES = frozenset({"user", "assistant"})
 HIDDEN_ROLES = frozenset({"system"})  # instructions are made anew for each turn, never replayed
@@ -55,6 +70,43 @@ def turn_bodies(messages: Sequence[NewMessage], updates: Sequence[MessageUpdate]
     return texts
 
 
+def check_thread(title: str, metadata: dict[str, Json] | None) -> None:
+    """Raises `TooLarge` if title and metadata do not fit a thread's row."""
+    body_text({"title": title, "metadata": metadata})
+
+
+def check_owner(thread: Thread, resource_id: str | None) -> Thread:
+    """The thread itself. Raises `AccessDenied` if a resource is named that does not own it."""
+    if resource_id not in (None, thread.resource_id):
+        raise AccessDenied
+    return thread
+
+
+def changed(thread: Thread, change: ThreadChange, now: Millis) -> Thread:
+    """The thread after a change of title or metadata (TH-8). Raises `TooLarge`."""
+    metadata = thread.metadata
+    if change.metadata is not None:
+        metadata = {**(thread.metadata or {}), **change.metadata} if change.merge else change.metadata
+    title = thread.title if change.title is None else change.title
+    check_thread(title, metadata)
+    return replace(thread, title=title, metadata=metadata, **touched(thread, now))
+
+
+def touched(thread: Thread, now: Millis) -> "Touched":
+    """What every change of a thread's row sets; `updated_at` rises, whatever the clock says."""
+    return {"updated_at": max(now, thread.updated_at + 1), "version": thread.version + 1}
+
+
+class Touched(TypedDict):
+    updated_at: Millis
+    version: int
+
+
+def may_take(stored: Receipt | None, claim: Receipt, now: Millis) -> bool:
+    """Whether a run may hold a receipt: there is none, it is this very one, or its deadline is over (H21)."""
+    return stored is None or stored == claim or (stored.status == "running" and stored.deadline < now)
+
+
 def number(
     thread: Thread, messages: Sequence[NewMessage], metadata: dict[str, Json] | None = None
 ) -> tuple[Thread, tuple[Message, ...]]:
@@ -69,6 +121,9 @@ def number(
         seq, last_at = seq + 1, max(new.at, last_at + 1)
         place = order_key(last_at, seq)
         numbered.append(Message(new.id, thread.id, new.role, new.content, last_at, place, new.type))
+    if metadata:
+        metadata = {**(thread.metadata or {}), **metadata}
+        check_thread(thread.title, metadata)
     after = replace(
         thread,
         seq=seq,
@@ -76,7 +131,7 @@ def number(
         message_count=thread.message_count + len(numbered),
         updated_at=max(thread.updated_at, last_at),
         version=thread.version + 1,
-        metadata={**(thread.metadata or {}), **metadata} if metadata else thread.metadata,
+        metadata=metadata or thread.metadata,
     )
     return after, tuple(numbered)
 
@@ -149,3 +204,52 @@ def page_of(items: Sequence[T], *, total: int, page: int, per_page: int | None) 
     """Wrap the items of one page. There is more while `total` reaches past the page's end (TH-6)."""
     has_more = per_page is not None and (page + 1) * per_page < total
     return Page(tuple(items), total, page, per_page, has_more)
+
+
+def time_range(match: MessageFilter) -> tuple[Millis, Millis]:
+    """The first and the last millisecond that a filter lets pass, within what an order key can hold."""
+    since = 0 if match.since is None else max(match.since, 0)
+    until = MAX_MILLIS if match.until is None else match.until
+    return min(since, MAX_MILLIS), max(min(until, MAX_MILLIS), -1)
+
+
+def is_filter(match: MessageFilter) -> bool:
+    """Whether the filter leaves anything out."""
+    return match.since is not None or match.until is not None or match.roles is not None or bool(match.metadata)
+
+
+def passes(message: Message, match: MessageFilter) -> bool:
+    """Whether a message passes a filter (M-RC-5, M-RC-6)."""
+    since, until = time_range(match)
+    if not since <= message.created_at <= until:
+        return False
+    if match.roles is not None and message.role not in match.roles:
+        return False
+    return not match.metadata or has_values(jsontext.as_object(message.content.get("metadata")) or {}, match.metadata)
+
+
+def has_values(metadata: Mapping[str, Json], wanted: Mapping[str, Json]) -> bool:
+    """Whether all wanted values are there, equal in type too: true is not 1, null is not an absent key."""
+    return all(key in metadata and _same(metadata[key], value) for key, value in wanted.items())
+
+
+def _same(value: Json, wanted: Json) -> bool:
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def check_walk(seen: int, what: str = "filter") -> None:
+    """Raises `InvalidInput` once a list has looked at more messages than it may."""
+    if seen > MAX_FILTERED:
+        issue = Issue(what, f"would have to look at more than {MAX_FILTERED} messages; name a shorter range of dates")
+        raise InvalidInput(issue, where="query parameters")
+
+
+def position(message: Message) -> tuple[Millis, str, str, str]:
+    """Sorts messages of several threads by time."""
+    return message.created_at, message.order, message.thread_id, message.id
+
+
+def merged(page: Page[Message], more: Iterable[Message]) -> Page[Message]:
+    """The page with further messages among its own, each once, ascending."""
+    found = {(m.thread_id, m.id): m for m in (*page.items, *more)}
+    return replace(page, items=tuple(sorted(found.values(), key=position)))

@@ -31,7 +31,7 @@ async def _give_title(services: Services, thread: Thread, wanted: dict[str, json
     model, name = services.models.resolve(str(wanted["model"]))
     newest = await services.storage.list_messages(thread.id, per_page=int(wanted["messages"]))
     instructions = wanted.get("instructions")
-    request = titles.title_request(name, newest.items, instructions if isinstance(instructions, str) else None)
+    request = titles.title_request(name, newest.page.items, instructions if isinstance(instructions, str) else None)
     try:
         answer = await model.generate(request)
     except ModelRejected:

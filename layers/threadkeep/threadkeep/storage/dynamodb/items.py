@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from threadkeep import jsontext
 from threadkeep.clock import Millis
+from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import keys
-from threadkeep.storage.port import Job, Message, Thread
+from threadkeep.storage.port import Job, Message, Receipt, Thread
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     Item = dict[str, AttributeValueTypeDef]
 
 READY = "ready"
+CLONING = "cloning"
 DELETING = "deleting"
 SCHEMA_VERSION = 1
 JOB_SECONDS = 86_400
@@ -85,6 +87,10 @@ def is_ready(item: "Item | None") -> bool:
     return item is not None and get_text(item, "state") == READY
 
 
+def is_deleting(item: "Item") -> bool:
+    return get_text(item, "state") == DELETING
+
+
 def message_row_key(message: Message) -> "Item":
     return key(keys.thread(message.thread_id), keys.message(message.order, message.id))
 
@@ -141,4 +147,31 @@ def job_from(item: "Item") -> Job:
         thread_id=keys.thread_of(get_text(item, "pk")),
         agent_id=get_text(item, "agentId"),
         body=jsontext.loads(get_text(item, "body")),
+    )
+
+
+def receipt_key(receipt_id: str) -> "Item":
+    return key(keys.receipt(receipt_id), keys.SELF)
+
+
+def receipt_item(receipt: Receipt, now: Millis) -> "Item":
+    return receipt_key(receipt.key) | {
+        "key": text(receipt.key),
+        "runId": text(receipt.run_id),
+        "requestHash": text(receipt.request_hash),
+        "status": text(receipt.status),
+        "deadline": number(receipt.deadline),
+        "reply": text(jsontext.dumps(receipt.reply)),
+        "expiresAt": number((now + rules.RECEIPT_MILLIS) // 1000),
+    }
+
+
+def receipt_from(item: "Item") -> Receipt:
+    return Receipt(
+        key=get_text(item, "key"),
+        run_id=get_text(item, "runId"),
+        request_hash=get_text(item, "requestHash"),
+        status="done" if get_text(item, "status") == "done" else "running",
+        deadline=get_number(item, "deadline"),
+        reply=jsontext.loads(get_text(item, "reply")),
     )

@@ -1,5 +1,6 @@
 """The keys of every item, in one place. They are frozen: `tests/infra` guards them."""
 
+from hashlib import sha256
 from zlib import crc32
 
 from threadkeep.clock import Millis
@@ -32,6 +33,26 @@ def resource(resource_id: str) -> str:
 
 def message(order: str, message_id: str) -> str:
     return f"{MESSAGE}{order}#{encode(message_id)}"
+
+
+def messages_from(order: str) -> str:
+    """Sorts before every message whose order is this one or a later one."""
+    return f"{MESSAGE}{order}"
+
+
+def messages_to(order: str) -> str:
+    """Sorts behind every message whose order is this one or an earlier one."""
+    return f"{MESSAGE}{order}~"
+
+
+def messages_end() -> str:
+    """Sorts behind every message."""
+    return f"{MESSAGE}~"
+
+
+def receipt(key: str) -> str:
+    """Receipts are found by a digest: their keys hold whole headers, of any length."""
+    return f"I#{sha256(key.encode()).hexdigest()}"
 
 
 def job(run_id: str) -> str:

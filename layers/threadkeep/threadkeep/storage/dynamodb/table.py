@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-api
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 ATTEMPTS = 8
+BUSY = "The store is busy: other writers kept winning"
 _BASE_SECONDS = 0.025
 _CAP_SECONDS = 1.0
 _BATCH_GET = 100
@@ -54,6 +55,10 @@ class Cancelled(Exception):
 
     def old(self, action: int) -> "Item | None":
         return self.reasons[action].get("Item")
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 async def pause(attempt: int) -> None:
@@ -110,6 +115,35 @@ class Table:
                 return total
             request = request | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
+    async def skip(self, request: dict[str, Any], rows: int) -> dict[str, Any] | None:
+        """The Query behind its first `rows` items, which are passed over unread; None if there is nothing behind."""
+        while rows > 0:
+            page = {"TableName": self.name, "Select": "COUNT", "Limit": rows}
+            answer = await self._call(self._client.query, **request, **page)
+            if "LastEvaluatedKey" not in answer:
+                return None
+            rows -= answer["Count"]
+            request = request | {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        return request
+
+    async def put(self, item: "Item", **condition: Any) -> "Item | None":
+        """Put one item; the stored one if `condition` did not hold. Never fails to say which it was.
+
+        A request that botocore repeated after a lost answer may meet its own item.
+        """
+        request = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **condition}
+        for attempt in range(ATTEMPTS):
+            try:
+                await self._call(self._client.put_item, TableName=self.name, Item=item, **request)
+                return None
+            except ClientError as error:
+                if _code(error) == "ConditionalCheckFailedException":
+                    return cast("Item", error.response.get("Item", {}))
+                if _code(error) != "TransactionConflictException":
+                    raise
+                await pause(attempt)
+        raise StoreUnavailable(BUSY)
+
     async def delete(self, key: "Item", **condition: Any) -> bool:
         """Delete one item; False if `condition` did not hold."""
         return await self._conditional(self._client.delete_item, TableName=self.name, Key=key, **condition)
@@ -150,7 +184,7 @@ class Table:
                 if not codes & _REPEATABLE:
                     raise
                 await pause(attempt)
-        raise StoreUnavailable("The store is busy: other writers kept winning")
+        raise StoreUnavailable(BUSY)
 
     async def _conditional(self, operation: Callable[..., Any], **request: Any) -> bool:
         for attempt in range(ATTEMPTS):
@@ -158,22 +192,20 @@ class Table:
                 await self._call(operation, **request)
                 return True
             except ClientError as error:
-                code = error.response.get("Error", {}).get("Code")
-                if code == "ConditionalCheckFailedException":
+                if _code(error) == "ConditionalCheckFailedException":
                     return False
-                if code != "TransactionConflictException":
+                if _code(error) != "TransactionConflictException":
                     raise
                 await pause(attempt)
-        raise StoreUnavailable("The store is busy: other writers kept winning")
+        raise StoreUnavailable(BUSY)
 
     async def _call(self, operation: Callable[..., R], **request: Any) -> R:
         """Run a blocking call in a thread; what says nothing about the data becomes `StoreUnavailable`."""
         try:
             return await asyncio.to_thread(operation, **request)
         except ClientError as error:
-            code = error.response.get("Error", {}).get("Code", "")
-            if code in _ANSWERS:
+            if _code(error) in _ANSWERS:
                 raise
-            raise StoreUnavailable(f"The store answered {code}") from error
+            raise StoreUnavailable(f"The store answered {_code(error)}") from error
         except BotoCoreError as error:
             raise StoreUnavailable(f"The store cannot be reached: {type(error).__name__}") from error

@@ -25,7 +25,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.contract.storage_machine import run_random_histories
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone, TooLarge
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
@@ -42,6 +41,7 @@ from threadkeep.storage.port import (
     Thread,
     TurnCommit,
 )
+from threadkeep.testing.storage_machine import run_random_histories
 
 # Separators of keys, escapes of separators, and what looks like either (case H03).
 SEPARATORS = ["#", "/", ":", "|", "%", "%23", "%2F", "##", "@", "~", " ", "é", "日本"]
@@ -340,7 +340,7 @@ class StorageContract:
         state = await storage.load_turn(thread.id, last_messages=10, message_ids=["m"])
         assert (state.thread, state.history, state.stored_ids, state.deleting) == (again, (), frozenset(), False)
         assert await storage.get_job(thread.id, "run") is None
-        assert (await storage.list_messages(thread.id)).total == 0
+        assert (await storage.list_messages(thread.id)).page.total == 0
         assert (await storage.list_threads(thread.resource_id)).total == 0
         assert (await storage.list_threads(f"other-{unique}")).items == (again,)
         done = await storage.commit_turn(TurnCommit(again, (message("m"),)))
@@ -359,7 +359,7 @@ class StorageContract:
         await storage.purge_thread(thread.id)
         await storage.purge_thread(f"none-{unique}")
         assert await storage.get_thread(thread.id) == done.thread
-        assert (await storage.list_messages(thread.id)).items == done.messages
+        assert (await storage.list_messages(thread.id)).page.items == done.messages
         assert await storage.get_job(thread.id, "run") is not None
 
     async def test_purging_twice_is_the_same_as_once(self, storage: Storage, thread: Thread):
@@ -377,7 +377,7 @@ class StorageContract:
         await storage.delete_thread(unique, resource_id=f"r-{unique}")
         await storage.purge_thread(unique)
         for name in names[1:]:
-            assert [m.content["of"] for m in (await storage.list_messages(name)).items] == [name]
+            assert [m.content["of"] for m in (await storage.list_messages(name)).page.items] == [name]
             assert await storage.get_job(name, "run") == Job("run", name, "agent")
         assert (await storage.list_threads(f"r-{unique}")).total == len(names) - 1
 
@@ -393,7 +393,7 @@ class StorageContract:
         )
         assert done.thread == replace(thread, seq=2, last_at=at + 1, message_count=2, updated_at=at + 1, version=2)
         assert await storage.get_thread(thread.id) == done.thread
-        assert (await storage.list_messages(thread.id)).items == done.messages
+        assert (await storage.list_messages(thread.id)).page.items == done.messages
         state = await storage.load_turn(thread.id, last_messages=5, message_ids=[user.id])
         assert (state.thread, state.history) == (done.thread, done.messages)
 
@@ -409,14 +409,14 @@ class StorageContract:
     @pytest.mark.parametrize("kind", [None, "", "text", "working-memory"])
     async def test_role_and_type_are_kept(self, storage: Storage, thread: Thread, role: str, kind: str | None):
         await storage.commit_turn(TurnCommit(thread, (replace(message(role=role), type=kind),)))
-        (stored,) = (await storage.list_messages(thread.id)).items
+        (stored,) = (await storage.list_messages(thread.id)).page.items
         assert (stored.role, stored.type) == (role, kind)
 
     async def test_time_rises_although_clocks_run_backwards(self, storage: Storage, thread: Thread):
         now = thread.created_at + 1000
         for at in (now, now - 500, now - 900_000, 0, now + 50):
             thread = (await storage.commit_turn(TurnCommit(thread, turn(at)))).thread
-        rows = (await storage.list_messages(thread.id)).items
+        rows = (await storage.list_messages(thread.id)).page.items
         assert [m.created_at - now for m in rows] == [0, 1, 2, 3, 4, 5, 6, 7, 50, 51]
         assert [m.order for m in rows] == [order_key(m.created_at, n) for n, m in enumerate(rows, 1)]
         stored = await storage.get_thread(thread.id)
@@ -434,7 +434,7 @@ class StorageContract:
         second = await storage.commit_turn(TurnCommit(thread, turn(now - 700)))
         assert [m.created_at - now for m in (*first.messages, *second.messages)] == [0, 1, 2, 3]
         assert [m.order for m in second.messages] == [order_key(now + 2, 3), order_key(now + 3, 4)]
-        page = await storage.list_messages(thread.id)
+        page = (await storage.list_messages(thread.id)).page
         assert page.items == first.messages + second.messages
         assert page.total == 4
         stored = await storage.get_thread(thread.id)
@@ -445,7 +445,7 @@ class StorageContract:
     async def test_racing_turns_are_all_stored_each_in_one_piece(self, storage: Storage, thread: Thread):
         commits = [TurnCommit(thread, (message(), message(), message())) for _ in range(10)]
         done = await asyncio.gather(*(storage.commit_turn(c) for c in commits))
-        page = await storage.list_messages(thread.id, per_page=None)
+        page = (await storage.list_messages(thread.id, per_page=None)).page
         assert page.total == len(page.items) == 30
         for commit, answer in zip(commits, done, strict=True):
             start = ids_of(page.items).index(commit.messages[0].id)
@@ -461,7 +461,7 @@ class StorageContract:
         done = await storage.commit_turn(TurnCommit(thread, (), Job("run", thread.id, "agent", {"a": 1})))
         assert done.messages == ()
         assert await storage.get_job(thread.id, "run") == Job("run", thread.id, "agent", {"a": 1})
-        assert (await storage.list_messages(thread.id)).total == 0
+        assert (await storage.list_messages(thread.id)).page.total == 0
 
     @pytest.mark.parametrize("then", ["deleted", "purged", "replaced", "replaced by another owner's"])
     async def test_a_late_turn_does_not_revive_a_thread(self, storage: Storage, thread: Thread, unique: str, then: str):
@@ -496,7 +496,7 @@ class StorageContract:
         with pytest.raises((ThreadGone, AccessDenied)):
             await storage.commit_turn(TurnCommit(replace(thread, resource_id=f"other-{unique}"), turn()))
         assert await storage.get_thread(thread.id) == thread
-        assert (await storage.list_messages(thread.id)).items == ()
+        assert (await storage.list_messages(thread.id)).page.items == ()
 
     async def test_a_delete_races_turns_and_is_final(self, storage: Storage, thread: Thread):
         answers = await asyncio.gather(
@@ -520,28 +520,28 @@ class StorageContract:
                 await storage.commit_turn(late)
             assert not isinstance(caught.value, ThreadGone)
         assert await storage.get_thread(thread.id) == done.thread
-        assert (await storage.list_messages(thread.id)).items == done.messages
+        assert (await storage.list_messages(thread.id)).page.items == done.messages
         assert await storage.get_job(thread.id, "run") is None
         assert (await storage.load_turn(thread.id, last_messages=1, message_ids=["n"])).stored_ids == frozenset()
 
     async def test_one_turn_cannot_hold_a_message_id_twice(self, storage: Storage, thread: Thread):
         with pytest.raises(Conflict):
             await storage.commit_turn(TurnCommit(thread, (message("m"), message("m"))))
-        assert (await storage.list_messages(thread.id)).items == ()
+        assert (await storage.list_messages(thread.id)).page.items == ()
 
     async def test_repeating_a_turn_after_an_unknown_outcome_stores_it_once(self, storage: Storage, thread: Thread):
         commit = TurnCommit(thread, turn())
         done = await storage.commit_turn(commit)
         with pytest.raises(Conflict):
             await storage.commit_turn(commit)
-        assert (await storage.list_messages(thread.id)).items == done.messages
+        assert (await storage.list_messages(thread.id)).page.items == done.messages
         assert await storage.get_thread(thread.id) == done.thread
 
     async def test_of_one_turn_sent_many_times_at_once_one_is_stored(self, storage: Storage, thread: Thread):
         commit = TurnCommit(thread, turn())
         answers = await asyncio.gather(*(storage.commit_turn(commit) for _ in range(6)), return_exceptions=True)
         assert sorted(type(a).__name__ for a in answers) == ["Committed"] + ["Conflict"] * 5
-        assert (await storage.list_messages(thread.id)).total == 2
+        assert (await storage.list_messages(thread.id)).page.total == 2
 
     async def test_a_turn_replaces_the_content_of_a_message_and_nothing_else_of_it(
         self, storage: Storage, thread: Thread
@@ -553,7 +553,7 @@ class StorageContract:
         (new,) = done.updated
         assert faithful_text(new.content["faithful"]) == faithful_text(FAITHFUL)
         assert new == replace(old, content=new.content, revision=2)
-        assert (await storage.list_messages(thread.id)).items == (first.messages[0], new, *done.messages)
+        assert (await storage.list_messages(thread.id)).page.items == (first.messages[0], new, *done.messages)
         assert (await storage.load_turn(thread.id, last_messages=9)).history[1] == new
         stored = await storage.get_thread(thread.id)
         assert stored == done.thread and stored.message_count == 3
@@ -571,7 +571,7 @@ class StorageContract:
             with pytest.raises(Conflict) as caught:
                 await storage.commit_turn(late)
             assert not isinstance(caught.value, ThreadGone)
-        assert (await storage.list_messages(thread.id)).items == (*done.updated, *done.messages)
+        assert (await storage.list_messages(thread.id)).page.items == (*done.updated, *done.messages)
         assert await storage.get_job(thread.id, "run") is None
 
     async def test_an_update_of_a_message_that_is_not_there_refuses_the_whole_turn(
@@ -580,7 +580,7 @@ class StorageContract:
         ghost = Message("ghost", thread.id, "assistant", {"format": 2}, 1, order_key(1, 1))
         with pytest.raises(Conflict):
             await storage.commit_turn(TurnCommit(thread, (message(),), updates=(MessageUpdate(ghost, {"format": 2}),)))
-        assert (await storage.list_messages(thread.id)).items == ()
+        assert (await storage.list_messages(thread.id)).page.items == ()
 
     async def test_of_racing_updates_of_one_message_one_is_stored(self, storage: Storage, thread: Thread):
         first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
@@ -590,7 +590,7 @@ class StorageContract:
         ]
         answers = await asyncio.gather(*map(storage.commit_turn, commits), return_exceptions=True)
         assert sorted(type(a).__name__ for a in answers) == ["Committed"] + ["Conflict"] * 3
-        assert (await storage.list_messages(thread.id)).total == 2
+        assert (await storage.list_messages(thread.id)).page.total == 2
 
     async def test_updates_count_towards_the_size_of_a_turn(self, storage: Storage, thread: Thread):
         first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
@@ -606,7 +606,7 @@ class StorageContract:
             made = await storage.create_thread(NewThread(f"{owner}-{unique}", owner + unique))
             await storage.commit_turn(TurnCommit(made, (message("same", of=owner),)))
         for owner in ("a", "b"):
-            (stored,) = (await storage.list_messages(f"{owner}-{unique}")).items
+            (stored,) = (await storage.list_messages(f"{owner}-{unique}")).page.items
             assert (stored.id, stored.content["of"]) == ("same", owner)
 
     async def test_a_turn_leaves_a_title_alone_that_was_written_meanwhile(self, storage: Storage, thread: Thread):
@@ -641,7 +641,7 @@ class StorageContract:
         assert await storage.get_thread(thread.id) == thread
         job = Job("run", thread.id, "agent")
         done = await storage.commit_turn(TurnCommit(thread, tuple(message() for _ in range(44)), job))
-        assert (await storage.list_messages(thread.id, per_page=None)).items == done.messages
+        assert (await storage.list_messages(thread.id, per_page=None)).page.items == done.messages
         assert len(done.messages) == 44
 
     @pytest.mark.parametrize(("count", "size"), [(1, 350_001), (1, 1_000_000), (11, 330_000)])
@@ -649,14 +649,14 @@ class StorageContract:
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, tuple(message(pad="x" * size) for _ in range(count))))
         assert await storage.get_thread(thread.id) == thread
-        assert (await storage.list_messages(thread.id)).items == ()
+        assert (await storage.list_messages(thread.id)).page.items == ()
 
     @pytest.mark.parametrize(("letter", "size", "count"), [("x", 349_900, 10), ("é", 174_900, 3), ('"', 174_900, 3)])
     async def test_what_is_just_not_too_large_is_stored(
         self, storage: Storage, thread: Thread, letter: str, size: int, count: int
     ):
         done = await storage.commit_turn(TurnCommit(thread, tuple(message(pad=letter * size) for _ in range(count))))
-        page = await storage.list_messages(thread.id)
+        page = (await storage.list_messages(thread.id)).page
         assert page.items == done.messages
         assert page.total == count
 
@@ -664,14 +664,14 @@ class StorageContract:
     async def test_a_body_is_measured_as_stored(self, storage: Storage, thread: Thread, letter: str, size: int):
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, (message(pad=letter * size),)))
-        assert (await storage.list_messages(thread.id)).items == ()
+        assert (await storage.list_messages(thread.id)).page.items == ()
 
     async def test_a_thread_of_several_megabytes_is_read_whole(self, storage: Storage, thread: Thread):
         for _ in range(2):
             pads = tuple(message(pad="x" * 300_000) for _ in range(9))
             thread = (await storage.commit_turn(TurnCommit(thread, pads))).thread
-        assert len((await storage.list_messages(thread.id, per_page=None)).items) == 18
-        newest = await storage.list_messages(thread.id, page=0, per_page=12)
+        assert len((await storage.list_messages(thread.id, per_page=None)).page.items) == 18
+        newest = (await storage.list_messages(thread.id, page=0, per_page=12)).page
         state = await storage.load_turn(thread.id, last_messages=12)
         assert state.history == newest.items
         assert len(newest.items) == 12
@@ -686,7 +686,7 @@ class StorageContract:
         content = {"format": 2, "parts": [{"args": FAITHFUL}], "content": "", "metadata": FAITHFUL}
         done = await storage.commit_turn(TurnCommit(made, (NewMessage("m", "user", content, 0),), job))
         stored, state = await storage.get_thread(made.id), await storage.load_turn(made.id, last_messages=1)
-        due, rows = await storage.get_job(made.id, "run"), await storage.list_messages(made.id)
+        due, rows = await storage.get_job(made.id, "run"), (await storage.list_messages(made.id)).page
         assert stored
         assert due
         assert state.thread
@@ -716,7 +716,7 @@ class StorageContract:
             page = await storage.list_threads(owner)
             assert ids_of(page.items) == [thread_id]
             assert page.total == 1
-            (row,) = (await storage.list_messages(thread_id)).items
+            (row,) = (await storage.list_messages(thread_id)).page.items
             assert (row.id, row.thread_id, row.content["of"]) == (f"m{mark}1", thread_id, owner)
             assert await storage.get_job(thread_id, f"{mark}run") == Job(
                 f"{mark}run", thread_id, "agent", {"of": owner}
@@ -738,7 +738,7 @@ class StorageContract:
             await storage.commit_turn(commit)
         for row in made:
             assert ids_of((await storage.list_threads(row.id)).items) == [row.id]
-            assert ids_of((await storage.list_messages(row.id)).items) == names
+            assert ids_of((await storage.list_messages(row.id)).page.items) == names
             state = await storage.load_turn(row.id, last_messages=0, message_ids=names[::2])
             assert state.stored_ids == set(names[::2])
 
@@ -766,7 +766,7 @@ class StorageContract:
             made = await storage.create_thread(NewThread(longest, longest))
             done = await storage.commit_turn(TurnCommit(made, (message(longest),), Job(longest, longest, "agent")))
             assert (await storage.list_threads(longest)).items == (done.thread,)
-            assert (await storage.list_messages(longest)).items == done.messages
+            assert (await storage.list_messages(longest)).page.items == done.messages
 
     # load_turn
 
@@ -860,7 +860,7 @@ class StorageContract:
         self, storage: Storage, thread: Thread, direction: Direction, page: int, places: range, more: bool
     ):
         await storage.commit_turn(TurnCommit(thread, tuple(message(f"m{n:02}") for n in range(1, 16))))
-        answer = await storage.list_messages(thread.id, page=page, per_page=4, direction=direction)
+        answer = (await storage.list_messages(thread.id, page=page, per_page=4, direction=direction)).page
         assert ids_of(answer.items) == [f"m{n:02}" for n in places]
         assert (answer.total, answer.page, answer.per_page, answer.has_more) == (15, page, 4, more)
 
@@ -879,24 +879,24 @@ class StorageContract:
     ):
         for _ in range(4):
             await storage.commit_turn(TurnCommit(thread, turn()))
-        answer = await storage.list_messages(thread.id, per_page=per_page, direction=direction)
+        answer = (await storage.list_messages(thread.id, per_page=per_page, direction=direction)).page
         assert (len(answer.items), answer.total, answer.has_more) == (count, 8, more)
         assert [m.order for m in answer.items] == sorted(m.order for m in answer.items)
 
     async def test_by_default_the_newest_forty_messages_are_listed(self, storage: Storage, thread: Thread):
         await self.roles(storage, thread, "u" * 50)
-        answer = await storage.list_messages(thread.id)
+        answer = (await storage.list_messages(thread.id)).page
         assert ids_of(answer.items) == [f"{n}u" for n in range(10, 50)]
         assert (answer.total, answer.per_page, answer.has_more) == (50, 40, True)
 
     async def test_rows_of_all_roles_are_listed(self, storage: Storage, thread: Thread):
         await self.roles(storage, thread, "uasxu")
-        answer = await storage.list_messages(thread.id)
+        answer = (await storage.list_messages(thread.id)).page
         assert (ids_of(answer.items), answer.total) == (["0u", "1a", "2s", "3x", "4u"], 5)
 
     async def test_an_empty_thread_has_an_empty_page(self, storage: Storage, thread: Thread):
         for per_page in (0, 40, None):
-            answer = await storage.list_messages(thread.id, per_page=per_page)
+            answer = (await storage.list_messages(thread.id, per_page=per_page)).page
             assert (answer.items, answer.total, answer.has_more) == ((), 0, False)
 
     async def test_messages_of_an_unknown_thread_are_not_found(self, storage: Storage, unique: str):
@@ -914,7 +914,7 @@ class StorageContract:
         await storage.delete_job(thread.id, job.run_id)
         assert await storage.get_job(thread.id, job.run_id) is None
         await storage.delete_job(thread.id, job.run_id)
-        assert (await storage.list_messages(thread.id)).total == 2
+        assert (await storage.list_messages(thread.id)).page.total == 2
 
     async def test_a_job_belongs_to_its_thread_and_run(self, storage: Storage, unique: str):
         jobs = [Job(run, f"{name}-{unique}", "agent", {"of": name + run}) for name in "ab" for run in ("1", "2")]
@@ -961,7 +961,7 @@ class StorageContract:
         stored = await storage.get_thread(thread.id)
         assert stored
         assert (stored.title, stored.message_count, stored.seq) == ("Title", 2, 2)
-        assert (await storage.list_messages(thread.id)).items == done.messages
+        assert (await storage.list_messages(thread.id)).page.items == done.messages
 
     async def test_a_late_title_does_not_revive_a_thread(self, storage: Storage, thread: Thread):
         await storage.delete_thread(thread.id, resource_id=None)

@@ -188,7 +188,9 @@ class StorageMachine(RuleBasedStateMachine):
     def list_messages(self, row: Thread, page: int, per_page: int | None, newest: bool) -> None:
         expected, direction = self.live(row.id), "DESC" if newest else "ASC"
         try:
-            answer = self.run(self.storage.list_messages(row.id, page=page, per_page=per_page, direction=direction))
+            answer = self.run(
+                self.storage.list_messages(row.id, page=page, per_page=per_page, direction=direction)
+            ).page
         except NotFound:
             assert expected is None
             return

@@ -1,0 +1,65 @@
+"""Lists of threads."""
+
+import asyncio
+from collections.abc import Sequence
+
+from threadkeep.errors import InvalidInput, Issue
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.part import Part
+from threadkeep.storage.port import Direction, Page, Thread, ThreadField
+
+_WALK_LIMIT = 10_000  # threads that an unindexed list may read
+
+
+class ThreadLists(Part):
+    async def list_threads(
+        self,
+        resource_id: str | None,
+        *,
+        page: int = 0,
+        per_page: int | None = 100,
+        order_by: ThreadField = "createdAt",
+        direction: Direction = "DESC",
+    ) -> Page[Thread]:
+        end = None if per_page is None else (page + 1) * per_page
+        if resource_id is None:
+            total, found = await self._all_owners(end, order_by, direction)
+        else:
+            listed = self._directory if order_by == "createdAt" else self._by_update
+            total, found = await asyncio.gather(self._thread_count(resource_id), listed(resource_id, end, direction))
+        threads = await self._threads(rules.cut(found, page, per_page))
+        return rules.page_of(threads, total=total, page=page, per_page=per_page)
+
+    async def _thread_count(self, resource_id: str) -> int:
+        row = await self._table.get(items.key(keys.resource(resource_id), keys.SELF))
+        return items.get_number(row, "threadCount") if row else 0
+
+    async def _directory(self, resource_id: str, end: int | None, direction: Direction) -> list[str]:
+        query = requests.prefix(keys.resource(resource_id), keys.DIRECTORY, direction)
+        return [items.get_text(row, "threadId") for row in await self._first(end, query)]
+
+    async def _by_update(self, resource_id: str, end: int | None, direction: Direction) -> list[str]:
+        rows = await self._first(end, requests.index("g1", keys.resource(resource_id), direction))
+        return [keys.thread_of(items.get_text(row, "pk")) for row in rows]
+
+    async def _all_owners(self, end: int | None, order_by: ThreadField, direction: Direction) -> tuple[int, list[str]]:
+        shards = [requests.index("g2", keys.shard_name(n), direction) for n in range(keys.SHARDS)]
+        total = sum(await asyncio.gather(*(self._table.count(query) for query in shards)))
+        if order_by == "updatedAt":
+            if total > _WALK_LIMIT:
+                message = f"updatedAt over all resources works up to {_WALK_LIMIT} threads; name a resourceId"
+                raise InvalidInput(Issue("orderBy", message), where="query parameters")
+            end = None
+        parts = await asyncio.gather(*(self._first(end, query) for query in shards))
+        rows = sorted((row for part in parts for row in part), key=lambda row: items.get_text(row, "g2sk"))
+        ids = [keys.thread_of(items.get_text(row, "pk")) for row in rows]
+        if order_by == "updatedAt":
+            ids = [t.id for t in sorted(await self._threads(ids), key=lambda t: (t.updated_at, t.id))]
+        return total, ids if direction == "ASC" else ids[::-1]
+
+    async def _threads(self, ids: Sequence[str]) -> list[Thread]:
+        """The live threads of these ids, in this order."""
+        rows = await self._table.batch_get([items.thread_key(i) for i in ids])
+        found = {t.id: t for t in map(items.thread_from, filter(items.is_ready, rows))}
+        return [found[i] for i in ids if i in found]

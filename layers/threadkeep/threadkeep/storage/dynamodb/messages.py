@@ -1,0 +1,159 @@
+"""Reading messages: pages, filters, neighbours."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.errors import TooLarge
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.part import Part, owned
+from threadkeep.storage.order import MAX_SEQ, order_key
+from threadkeep.storage.port import ALL, Direction, Include, Message, MessageFilter, Page, Thread, ThreadMessages
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
+
+_MAX_PAGE_BYTES = 50_000_000  # of bodies, held in memory at once
+
+
+class Messages(Part):
+    async def list_messages(
+        self,
+        thread_id: str,
+        *,
+        resource_id: str | None = None,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "DESC",
+        match: MessageFilter = ALL,
+        include: Sequence[Include] = (),
+    ) -> ThreadMessages:
+        listed = self._matching if rules.is_filter(match) else self._unfiltered
+        row, (total, found), homes = await asyncio.gather(
+            self._row(thread_id),
+            listed(thread_id, page, per_page, direction, match),
+            asyncio.gather(*(self._homes(wanted.id) for wanted in include)),
+        )
+        thread = owned(thread_id, row, resource_id)
+        total = thread.message_count if total is None else total
+        answer = rules.page_of(found, total=total, page=page, per_page=per_page)
+        if include:
+            answer = rules.merged(answer, await self._included(thread, include, homes))
+        return ThreadMessages(thread, answer)
+
+    async def _unfiltered(
+        self, thread_id: str, page: int, per_page: int | None, direction: Direction, _: MessageFilter
+    ) -> tuple[int | None, list[Message]]:
+        """One page, ascending; the thread's own counter is the total."""
+        rows = await self._cut(requests.prefix(keys.thread(thread_id), keys.MESSAGE, direction), page, per_page)
+        return None, ascending(await self._bodies(rows), direction)
+
+    async def _cut(self, query: dict[str, Any], page: int, per_page: int | None) -> "list[Item]":
+        behind = await self._table.skip(query, page * (per_page or 0))
+        return [] if behind is None else await self._first(per_page, behind)
+
+    async def _matching(
+        self, thread_id: str, page: int, per_page: int | None, direction: Direction, match: MessageFilter
+    ) -> tuple[int | None, list[Message]]:
+        """One page of the messages that pass a filter, ascending, and how many pass."""
+        window, seen = Window(page, per_page), 0
+        async for message in self._walk(thread_id, direction, match):
+            seen += 1
+            rules.check_walk(seen)
+            if rules.passes(message, match):
+                window.add(message)
+        return window.total, ascending(window.items, direction)
+
+    async def _walk(self, thread_id: str, direction: Direction, match: MessageFilter) -> AsyncIterator[Message]:
+        since, until = rules.time_range(match)
+        if since <= until:
+            first, last = keys.messages_from(order_key(since, 0)), keys.messages_to(order_key(until, MAX_SEQ))
+            async for row in self._table.query(requests.between(keys.thread(thread_id), first, last, direction)):
+                yield (await self._bodies([row]))[0]
+
+    async def list_resource_messages(
+        self,
+        resource_id: str,
+        *,
+        page: int = 0,
+        per_page: int | None = 40,
+        direction: Direction = "ASC",
+        match: MessageFilter = ALL,
+    ) -> Page[Message]:
+        rows = [
+            row async for row in self._table.query(requests.prefix(keys.resource(resource_id), keys.DIRECTORY, "ASC"))
+        ]
+        found: list[Message] = []
+        seen = 0
+        for row in rows:
+            async for message in self._walk(items.get_text(row, "threadId"), "ASC", match):
+                seen += 1
+                rules.check_walk(seen, "resourceId")
+                if rules.passes(message, match):
+                    found.append(message)
+        found.sort(key=rules.position, reverse=direction == "DESC")
+        part = ascending(list(rules.cut(found, page, per_page)), direction)
+        return rules.page_of(part, total=len(found), page=page, per_page=per_page)
+
+    async def _homes(self, message_id: str) -> "list[Item]":
+        """The key rows of a message id: one for each thread that has such a message."""
+        return [row async for row in self._table.query(requests.partition(keys.message_key(message_id)))]
+
+    async def _included(
+        self, thread: Thread, include: Sequence[Include], homes: "Sequence[list[Item]]"
+    ) -> list[Message]:
+        """The wanted messages and their neighbours: in this thread, or else in the owner's other ones (M-RC-7)."""
+        here = [[row for row in rows if thread_of(row) == thread.id] or rows for rows in homes]
+        others = {thread_of(row) for rows in here for row in rows} - {thread.id}
+        found = await self._table.batch_get([items.thread_key(i) for i in others])
+        own = {
+            t.id for t in map(items.thread_from, filter(items.is_ready, found)) if t.resource_id == thread.resource_id
+        }
+        parts = await asyncio.gather(
+            *(
+                self._around(row, wanted)
+                for wanted, rows in zip(include, here, strict=True)
+                for row in rows
+                if thread_of(row) in own | {thread.id}
+            )
+        )
+        return [message for part in parts for message in part]
+
+    async def _around(self, home: "Item", wanted: Include) -> list[Message]:
+        pk, order = keys.thread(thread_of(home)), items.get_text(home, "order")
+        before = requests.between(pk, keys.MESSAGE, keys.messages_to(order), "DESC")
+        after = requests.between(pk, keys.messages_to(order), keys.messages_end(), "ASC")
+        parts = await asyncio.gather(self._first(wanted.before + 1, before), self._first(wanted.after, after))
+        return await self._bodies([row for part in parts for row in part])
+
+    async def _bodies(self, rows: "Sequence[Item]") -> list[Message]:
+        size = sum(len(items.get_text(row, "content")) for row in rows)
+        if size > _MAX_PAGE_BYTES:
+            raise TooLarge("The messages of one page are too large together; ask for fewer with perPage")
+        return [items.message_from(row) for row in rows]
+
+
+def thread_of(home: "Item") -> str:
+    """The thread of a message's key row."""
+    return keys.decode(items.get_text(home, "sk"))
+
+
+def ascending(rows: list[Message], direction: Direction) -> list[Message]:
+    return rows if direction == "ASC" else rows[::-1]
+
+
+@dataclass(slots=True)
+class Window:
+    """Keeps the messages of one page out of a stream of them, and counts all."""
+
+    page: int
+    per_page: int | None
+    total: int = 0
+    items: list[Message] = field(default_factory=list[Message])
+
+    def add(self, message: Message) -> None:
+        if self.per_page is None or self.page * self.per_page <= self.total < (self.page + 1) * self.per_page:
+            self.items.append(message)
+        self.total += 1

@@ -1,0 +1,72 @@
+"""What all parts of the adapter share: the table, the clock, and reading one thread."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from threadkeep.clock import Millis
+from threadkeep.errors import Conflict, NotFound, ThreadGone
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import items
+from threadkeep.storage.dynamodb.table import Table
+from threadkeep.storage.port import Thread
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
+
+T = TypeVar("T")
+
+RENUMBERINGS = 100  # each one means that another writer was served; more is a runaway
+
+
+class Part:
+    """Base of the adapter's parts. `DynamoDBStorage` is all of them together."""
+
+    _table: Table
+    _now: Callable[[], Millis]
+
+    async def _row(self, thread_id: str) -> "Item | None":
+        return await self._table.get(items.thread_key(thread_id))
+
+    async def _ready(self, thread_id: str) -> Thread | None:
+        row = await self._row(thread_id)
+        return items.thread_from(row) if row is not None and items.is_ready(row) else None
+
+    async def _owned(self, thread_id: str, resource_id: str | None) -> Thread:
+        """A thread to write to. Raises `NotFound`, `AccessDenied`, `Conflict` while it is being cloned."""
+        return owned(thread_id, await self._row(thread_id), resource_id)
+
+    async def _first(self, end: int | None, query: dict[str, Any]) -> list["Item"]:
+        """The first `end` items of a Query, all of them if None."""
+        return await first(self._table.query(query, limit=end), end)
+
+
+def owned(thread_id: str, row: "Item | None", resource_id: str | None) -> Thread:
+    """The thread of a row, if it is ready. Raises `NotFound`, `AccessDenied`, `Conflict` while it is being cloned."""
+    if row is None or items.is_deleting(row):
+        raise NotFound("Thread not found")
+    thread = rules.check_owner(items.thread_from(row), resource_id)
+    if not items.is_ready(row):
+        raise Conflict(f"Thread {thread_id} is still being cloned")
+    return thread
+
+
+def same(loaded: Thread, row: "Item | None") -> Thread:
+    """The thread of a row that was met instead of `loaded`. Raises `ThreadGone` if it is not the same any more."""
+    if row is None or not items.is_ready(row):
+        raise ThreadGone(loaded.id)
+    stored = items.thread_from(row)
+    if not rules.same_thread(stored, loaded):
+        raise ThreadGone(loaded.id)
+    return stored
+
+
+async def first(rows: AsyncIterator[T], end: int | None) -> list[T]:
+    """The first `end` of the rows; reads no further."""
+    found: list[T] = []
+    if end == 0:
+        return found
+    async for row in rows:
+        found.append(row)
+        if len(found) == end:
+            break
+    return found

@@ -1,0 +1,94 @@
+"""Queries and actions that several parts of the adapter send."""
+
+from typing import TYPE_CHECKING, Any
+
+from threadkeep.storage.dynamodb import items, keys
+from threadkeep.storage.dynamodb.items import number, text
+from threadkeep.storage.port import Direction, Thread
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
+
+Action = dict[str, dict[str, Any]]
+
+NEW = {"ConditionExpression": "attribute_not_exists(pk)"}
+_ALIVE = "resourceId = :owner AND createdAt = :born AND #state = :ready"
+
+
+def prefix(pk: str, sk: str, direction: Direction) -> dict[str, Any]:
+    """A consistent Query of the items of a partition whose sort keys begin with `sk`."""
+    return _query("pk = :pk AND begins_with(sk, :sk)", {":pk": text(pk), ":sk": text(sk)}, direction)
+
+
+def partition(pk: str) -> dict[str, Any]:
+    """A consistent Query of a whole partition."""
+    return _query("pk = :pk", {":pk": text(pk)}, "ASC")
+
+
+def between(pk: str, first: str, last: str, direction: Direction) -> dict[str, Any]:
+    """A consistent Query of the items of a partition with sort keys from `first` to `last`."""
+    values = {":pk": text(pk), ":first": text(first), ":last": text(last)}
+    return _query("pk = :pk AND sk BETWEEN :first AND :last", values, direction)
+
+
+def index(name: str, pk: str, direction: Direction) -> dict[str, Any]:
+    """A Query of an index, which may lag behind the table."""
+    return {
+        "IndexName": f"{name}-index",
+        "KeyConditionExpression": f"{name}pk = :pk",
+        "ExpressionAttributeValues": {":pk": text(pk)},
+        "ScanIndexForward": direction == "ASC",
+    }
+
+
+def _query(condition: str, values: "Item", direction: Direction) -> dict[str, Any]:
+    return {
+        "KeyConditionExpression": condition,
+        "ExpressionAttributeValues": values,
+        "ScanIndexForward": direction == "ASC",
+        "ConsistentRead": True,
+    }
+
+
+def if_alive(thread: Thread, change: str, values: "Item | None" = None, *, also: str = "") -> Action:
+    """An Update of a thread that only happens while it is the same thread and ready."""
+    return {
+        "Update": {
+            "Key": items.thread_key(thread.id),
+            "UpdateExpression": change,
+            "ConditionExpression": f"{_ALIVE} AND {also}" if also else _ALIVE,
+            "ExpressionAttributeNames": {"#state": "state"},
+            "ExpressionAttributeValues": {
+                ":owner": text(thread.resource_id),
+                ":born": number(thread.created_at),
+                ":ready": text(items.READY),
+                **(values or {}),
+            },
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+    }
+
+
+def directory_key(thread: Thread) -> "Item":
+    return items.key(keys.resource(thread.resource_id), keys.directory(thread.created_at, thread.id))
+
+
+def enter(thread: Thread) -> list[Action]:
+    """List a thread among its owner's, and count it."""
+    entry = directory_key(thread) | {"threadId": text(thread.id)}
+    return [{"Put": {"Item": entry}}, _count(thread.resource_id, 1)]
+
+
+def leave(thread: Thread) -> list[Action]:
+    """Take a thread off its owner's list and count."""
+    return [{"Delete": {"Key": directory_key(thread)}}, _count(thread.resource_id, -1)]
+
+
+def _count(resource_id: str, by: int) -> Action:
+    return {
+        "Update": {
+            "Key": items.key(keys.resource(resource_id), keys.SELF),
+            "UpdateExpression": "ADD threadCount :by",
+            "ExpressionAttributeValues": {":by": number(by)},
+        }
+    }

@@ -1,0 +1,143 @@
+"""Threads: create, read, change, give away, delete."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from threadkeep import jsontext
+from threadkeep.errors import AccessDenied, Conflict, StoreUnavailable, ThreadGone
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.items import number, text
+from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, owned
+from threadkeep.storage.dynamodb.requests import Action
+from threadkeep.storage.dynamodb.table import BUSY, Cancelled
+from threadkeep.storage.port import NewThread, Thread, ThreadChange
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
+
+_PURGE_ROWS = 500  # rows that are read before they are deleted
+
+
+class Threads(Part):
+    async def create_thread(self, new: NewThread) -> Thread:
+        rules.check_thread(new.title, new.metadata)
+        now = self._now()
+        thread = Thread(new.id, new.resource_id, new.title, new.metadata, created_at=now, updated_at=now)
+        put = {"Item": items.thread_item(thread), **requests.NEW, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        try:
+            await self._table.transact([{"Put": put}, *requests.enter(thread)])
+        except Cancelled as cancelled:
+            return _existing(new, cancelled.old(0))
+        return thread
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        return await self._ready(thread_id)
+
+    async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
+        row = await self._row(thread_id)
+        for _ in range(RENUMBERINGS):
+            stored = owned(thread_id, row, resource_id)
+            after = rules.changed(stored, change, self._now())
+            try:
+                await self._table.transact([_write(stored, after)])
+                return after
+            except Cancelled as cancelled:
+                row = cancelled.old(0)
+        raise StoreUnavailable(BUSY)
+
+    async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
+        row = await self._row(thread_id)
+        for _ in range(RENUMBERINGS):
+            stored = owned(thread_id, row, resource_id)
+            if stored.resource_id == to:
+                return stored
+            after = replace(stored, resource_id=to, **rules.touched(stored, self._now()))
+            try:
+                await self._table.transact([_write(stored, after), *requests.leave(stored), *requests.enter(after)])
+                return after
+            except Cancelled as cancelled:
+                row = cancelled.old(0)
+        raise StoreUnavailable(BUSY)
+
+    async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
+        row = await self._row(thread_id)
+        for _ in range(RENUMBERINGS):
+            if row is None or items.is_deleting(row):
+                return False
+            thread = owned(thread_id, row, resource_id)
+            change = "SET #state = :deleting REMOVE g1pk, g1sk, g2pk, g2sk, title, metadata"
+            tombstone = requests.if_alive(thread, change, {":deleting": text(items.DELETING)})
+            try:
+                await self._table.transact([tombstone, *requests.leave(thread)])
+                return True
+            except Cancelled as cancelled:
+                row = cancelled.old(0)
+        raise StoreUnavailable(BUSY)
+
+    async def purge_thread(self, thread_id: str) -> None:
+        row = await self._row(thread_id)
+        if row is None or not items.is_deleting(row):
+            return
+        await self._empty(thread_id)
+        await self._table.delete(
+            items.thread_key(thread_id),
+            ConditionExpression="#state = :deleting",
+            ExpressionAttributeNames={"#state": "state"},
+            ExpressionAttributeValues={":deleting": text(items.DELETING)},
+        )
+
+    async def _empty(self, thread_id: str) -> None:
+        """Delete all rows of a thread but its own."""
+        query = requests.partition(keys.thread(thread_id)) | {"ProjectionExpression": "pk, sk, id"}
+        rows: list[Item] = []
+        async for row in self._table.query(query):
+            if items.get_text(row, "sk") != keys.SELF:
+                rows.append(row)
+            if len(rows) == _PURGE_ROWS:
+                await self._drop(thread_id, rows)
+                rows = []
+        await self._drop(thread_id, rows)
+
+    async def _drop(self, thread_id: str, rows: "list[Item]") -> None:
+        """Delete rows of a thread; the keys of its messages first, because they are found by the messages."""
+        await self._table.delete_all([items.message_key(thread_id, items.get_text(r, "id")) for r in rows if "id" in r])
+        await self._table.delete_all([{"pk": row["pk"], "sk": row["sk"]} for row in rows])
+
+    async def set_title(self, thread: Thread, title: str) -> bool:
+        values = {":title": text(title), ":empty": text(""), ":one": number(1)}
+        change = "SET title = :title, version = version + :one"
+        update = requests.if_alive(thread, change, values, also="title = :empty")["Update"]
+        update.pop("ReturnValuesOnConditionCheckFailure")
+        return await self._table.update(update.pop("Key"), **update)
+
+
+def _existing(new: NewThread, row: "Item | None") -> Thread:
+    """What stands where a thread was to be created."""
+    if row is None or items.is_deleting(row):
+        raise ThreadGone(new.id)
+    if items.get_text(row, "resourceId") != new.resource_id:
+        raise AccessDenied
+    if not items.is_ready(row):
+        raise Conflict(f"Thread {new.id} is still being cloned")
+    return items.thread_from(row)
+
+
+def _write(stored: Thread, after: Thread) -> Action:
+    """Replace owner, title and metadata, while nothing else has changed the row."""
+    values = {
+        ":to": text(after.resource_id),
+        ":title": text(after.title),
+        ":updatedAt": number(after.updated_at),
+        ":version": number(after.version),
+        ":loaded": number(stored.version),
+        ":g1pk": text(keys.resource(after.resource_id)),
+        ":g1sk": text(keys.moment(after.updated_at, after.id)),
+    }
+    change = (
+        "SET resourceId = :to, title = :title, updatedAt = :updatedAt, version = :version, g1pk = :g1pk, g1sk = :g1sk"
+    )
+    if after.metadata is not None:
+        change += ", metadata = :metadata"
+        values[":metadata"] = text(jsontext.dumps(after.metadata))
+    return requests.if_alive(stored, change, values, also="version = :loaded")

@@ -1,0 +1,184 @@
+"""Turns: what one starts from, and the one transaction that stores it; jobs and receipts."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from threadkeep import jsontext
+from threadkeep.errors import Conflict, StoreUnavailable
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.items import number, text
+from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
+from threadkeep.storage.dynamodb.requests import Action
+from threadkeep.storage.dynamodb.table import Cancelled
+from threadkeep.storage.port import Budget, Committed, Job, Message, Receipt, Thread, TurnCommit, TurnState
+
+_READ = 1000  # messages in one read
+_BUDGETED_READ = 100  # how many fill a budget is known only when they are read
+_OURS = "runId = :run AND #status = :running"
+
+
+class Turns(Part):
+    async def load_turn(
+        self,
+        thread_id: str,
+        *,
+        last_messages: int,
+        message_ids: Sequence[str] = (),
+        budget: Budget | None = None,
+        claim: Receipt | None = None,
+    ) -> TurnState:
+        wanted = [items.message_key(thread_id, m) for m in dict.fromkeys(message_ids)]
+        history, found, claimed = await asyncio.gather(
+            self._history(thread_id, last_messages, budget),
+            self._table.batch_get([items.thread_key(thread_id), *wanted]),
+            self._claim(claim),
+        )
+        row = next((i for i in found if items.get_text(i, "sk") == keys.SELF and "state" in i), None)
+        if row is None or not items.is_ready(row):
+            return TurnState(thread=None, deleting=row is not None and items.is_deleting(row), claimed=claimed)
+        stored = frozenset(keys.message_id_of(items.get_text(i, "pk")) for i in found if i is not row)
+        return TurnState(items.thread_from(row), history, stored, claimed=claimed)
+
+    async def _history(self, thread_id: str, last_messages: int, budget: Budget | None) -> tuple[Message, ...]:
+        """The window of history, read from the newest row on until it is full."""
+        window = rules.Window(last_messages, budget)
+        if not window.full:
+            limit = min(last_messages, _BUDGETED_READ if budget else _READ)
+            async for item in self._table.query(
+                requests.prefix(keys.thread(thread_id), keys.MESSAGE, "DESC"), limit=limit
+            ):
+                window.add(items.message_from(item))
+                if window.full:
+                    break
+        return window.ascending
+
+    async def commit_turn(self, commit: TurnCommit) -> Committed:
+        loaded = commit.thread
+        bodies = rules.turn_bodies(commit.messages, commit.updates)
+        updated = tuple(map(rules.updated, commit.updates))
+        for _ in range(RENUMBERINGS):
+            thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)
+            written = _contents((*rows, *updated), bodies)
+            try:
+                await self._table.transact([_append(loaded, thread), *written, *self._followers(commit)])
+                return Committed(thread, rows, updated)
+            except Cancelled as cancelled:
+                loaded = _moved(commit, loaded, cancelled)
+        raise StoreUnavailable("The thread is too busy: other turns kept winning")
+
+    def _followers(self, commit: TurnCommit) -> list[Action]:
+        """The receipt first, so that its place does not depend on the job."""
+        now, followers = self._now(), list[Action]()
+        if commit.receipt is not None:
+            put = {"Item": items.receipt_item(commit.receipt, now), **_if_ours(commit.receipt)}
+            followers.append({"Put": put})
+        if commit.job is not None:
+            followers.append({"Put": {"Item": items.job_item(commit.job, now)}})
+        return followers
+
+    async def _claim(self, claim: Receipt | None) -> Receipt | None:
+        if claim is None:
+            return None
+        now = self._now()
+        stored = await self._table.put(
+            items.receipt_item(claim, now),
+            ConditionExpression=(
+                "attribute_not_exists(pk) OR expiresAt <= :seconds OR (#status = :running AND deadline < :now)"
+            ),
+            ExpressionAttributeNames={"#status": "status"},
+            ExpressionAttributeValues={
+                ":running": text("running"),
+                ":now": number(now),
+                ":seconds": number(now // 1000),
+            },
+        )
+        receipt = items.receipt_from(stored) if stored else None
+        return None if receipt == claim else receipt
+
+    async def get_receipt(self, key: str) -> Receipt | None:
+        row = await self._table.get(items.receipt_key(key))
+        expired = row is not None and items.get_number(row, "expiresAt") <= self._now() // 1000
+        return None if row is None or expired else items.receipt_from(row)
+
+    async def drop_receipt(self, receipt: Receipt) -> None:
+        await self._table.delete(items.receipt_key(receipt.key), **_if_ours(receipt))
+
+    async def get_job(self, thread_id: str, run_id: str) -> Job | None:
+        row = await self._table.get(items.key(keys.thread(thread_id), keys.job(run_id)))
+        return items.job_from(row) if row else None
+
+    async def delete_job(self, thread_id: str, run_id: str) -> None:
+        await self._table.delete(items.key(keys.thread(thread_id), keys.job(run_id)))
+
+
+def _if_ours(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "ConditionExpression": _OURS,
+        "ExpressionAttributeNames": {"#status": "status"},
+        "ExpressionAttributeValues": {":run": text(receipt.run_id), ":running": text("running")},
+    }
+
+
+def _append(loaded: Thread, thread: Thread) -> Action:
+    """Move a thread from its loaded to its new numbers, unless another turn came first."""
+    change = (
+        "SET seq = :seq, lastAt = :lastAt, updatedAt = :updatedAt, messageCount = messageCount + :added, "
+        "version = version + :one, g1sk = :g1sk"
+    )
+    values = {
+        ":seq": number(thread.seq),
+        ":loaded": number(loaded.seq),
+        ":lastAt": number(thread.last_at),
+        ":updatedAt": number(thread.updated_at),
+        ":added": number(thread.message_count - loaded.message_count),
+        ":one": number(1),
+        ":g1sk": text(keys.moment(thread.updated_at, thread.id)),
+    }
+    also = "seq = :loaded"
+    if thread.metadata != loaded.metadata:  # merged onto the row as it was read, so that row must be the stored one
+        change += ", metadata = :metadata"
+        also += " AND version = :version"
+        values |= {":metadata": text(jsontext.dumps(thread.metadata)), ":version": number(loaded.version)}
+    return requests.if_alive(loaded, change, values, also=also)
+
+
+def _contents(rows: Sequence[Message], bodies: Sequence[str]) -> list[Action]:
+    """The keys of the new messages, their rows, and the changes of those that get new content."""
+    actions: list[Action] = [
+        {"Put": {"Item": items.message_key_item(row), **requests.NEW}} for row in rows if row.revision == 1
+    ]
+    for row, body in zip(rows, bodies, strict=True):
+        new = row.revision == 1
+        actions.append({"Put": {"Item": items.message_item(row, body)}} if new else _new_content(row, body))
+    return actions
+
+
+def _new_content(row: Message, body: str) -> Action:
+    """New content for a stored message that still has the revision before this one."""
+    return {
+        "Update": {
+            "Key": items.message_row_key(row),
+            "UpdateExpression": "SET content = :content, revision = :revision",
+            "ConditionExpression": "revision = :before",
+            "ExpressionAttributeValues": {
+                ":content": text(body),
+                ":revision": number(row.revision),
+                ":before": number(row.revision - 1),
+            },
+        }
+    }
+
+
+def _moved(commit: TurnCommit, loaded: Thread, cancelled: Cancelled) -> Thread:
+    """The row to number from next, after another turn came first; or the reason why there is none."""
+    receipt_at = 1 + 2 * len(commit.messages) + len(commit.updates)
+    if commit.receipt is not None and cancelled.failed(receipt_at):
+        raise Conflict(rules.TAKEN_OVER)
+    if not cancelled.failed(0):
+        raise Conflict(
+            f"A message of this turn is stored in thread {loaded.id} already, "
+            "or one that the turn updates was changed or deleted meanwhile"
+        )
+    return same(loaded, cancelled.old(0))
