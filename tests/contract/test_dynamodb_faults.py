@@ -1,102 +1,33 @@
 """What the emulator never shows: writers that collide, throttling, leftovers of a batch, answers that get lost."""
 
-import io
-import json
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import boto3
 import pytest
-from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
-from botocore.exceptions import ReadTimeoutError
 
 from local.stack import Stack
-from threadkeep.errors import StoreUnavailable
+from tests.faults import (
+    IN_PROGRESS,
+    THROTTLED,
+    Fault,
+    Faults,
+    collision,
+    half_read,
+    last_third_unread,
+    last_third_unwritten,
+    lost,
+    nothing_written,
+    refused,
+    sent,
+)
+from threadkeep.errors import Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.port import Job, NewThread, TurnCommit
 from threadkeep.testing.storage_contract import message, turn
 
-Fault = Callable[[AWSPreparedRequest], AWSResponse]
-
-
-class Body(io.BytesIO):
-    def stream(self) -> Iterator[bytes]:
-        yield self.read()
-
-
-def answer(request: AWSPreparedRequest, body: bytes, status: int = 200) -> AWSResponse:
-    return AWSResponse(request.url, status, {"content-type": "application/x-amz-json-1.0"}, Body(body))
-
-
-def sent(request: AWSPreparedRequest) -> AWSResponse:
-    """Carry the request out."""
-    headers = {k: v.decode() if isinstance(v, bytes) else v for k, v in request.headers.items()}
-    call = urllib.request.Request(request.url, request.body, headers, method="POST")
-    try:
-        with urllib.request.urlopen(call) as response:
-            return answer(request, response.read())
-    except urllib.error.HTTPError as refusal:
-        with refusal:
-            return answer(request, refusal.read(), refusal.code)
-
-
-def refused(code: str, **more: Any) -> Fault:
-    """The request is not carried out."""
-    body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": "injected", **more}
-    return lambda request: answer(request, json.dumps(body).encode(), 400)
-
-
-def collision(request: AWSPreparedRequest) -> AWSResponse:
-    """The last action of the transaction met another writer's."""
-    reasons = [{"Code": "None"} for _ in json.loads(request.body)["TransactItems"]]
-    reasons[-1] = {"Code": "TransactionConflict", "Message": "injected"}
-    return refused("TransactionCanceledException", CancellationReasons=reasons)(request)
-
-
-def lost(request: AWSPreparedRequest) -> AWSResponse:
-    """The request is carried out, but nobody hears of it."""
-    sent(request)
-    raise ReadTimeoutError(endpoint_url=request.url)
-
-
-def half_read(request: AWSPreparedRequest) -> AWSResponse:
-    """BatchGetItem reads one key and hands the others back."""
-    asked = json.loads(request.body)["RequestItems"]
-    left = {name: {**part, "Keys": part["Keys"][1:]} for name, part in asked.items()}
-    found = json.loads(sent(request).content)["Responses"]
-    first = {name: part["Keys"][0] for name, part in asked.items()}
-    kept = {name: [row for row in rows if first[name].items() <= row.items()] for name, rows in found.items()}
-    return answer(request, json.dumps({"Responses": kept, "UnprocessedKeys": left}).encode())
-
-
-def nothing_written(request: AWSPreparedRequest) -> AWSResponse:
-    """BatchWriteItem hands everything back."""
-    return answer(request, json.dumps({"UnprocessedItems": json.loads(request.body)["RequestItems"]}).encode())
-
-
-THROTTLED = refused("ProvisionedThroughputExceededException")
-IN_PROGRESS = refused("TransactionInProgressException")
 TRANSACTION_FAULTS = [collision, lost, THROTTLED, IN_PROGRESS]
-
-
-class Faults:
-    """Answers the next requests of an operation in DynamoDB's place, one fault each."""
-
-    def __init__(self) -> None:
-        self.planned: list[tuple[str, Fault]] = []
-
-    def plan(self, operation: str, *faults: Fault) -> None:
-        self.planned += [(operation, fault) for fault in faults]
-
-    def __call__(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:
-        target = request.headers["X-Amz-Target"]
-        name = target.decode() if isinstance(target, bytes) else target
-        if self.planned and name.endswith(f".{self.planned[0][0]}"):
-            return self.planned.pop(0)[1](request)
-        return None
+FOR_EVER = {"collision": collision, "lost": lost, "throttled": THROTTLED, "in progress": IN_PROGRESS}
 
 
 @pytest.fixture
@@ -204,3 +135,100 @@ async def test_a_store_that_stays_busy_is_unavailable_and_nothing_is_stored(stor
     with pytest.raises(StoreUnavailable):
         await storage.commit_turn(TurnCommit(thread, turn()))
     assert await storage.get_thread("t") == thread
+
+
+# --- faults that stay: a clear error, nothing done twice, and all is well when they are over ---
+
+
+@pytest.mark.parametrize("kind", FOR_EVER)
+async def test_a_thread_that_cannot_be_created(storage: DynamoDBStorage, faults: Faults, kind: str):
+    faults.always("TransactWriteItems", FOR_EVER[kind])
+    with pytest.raises(StoreUnavailable):
+        await storage.create_thread(NewThread("t", "r"))
+    faults.over()
+    thread = await storage.create_thread(NewThread("t", "r"))
+    page = await storage.list_threads("r")
+    assert (page.items, page.total) == ((thread,), 1)
+
+
+@pytest.mark.parametrize("kind", FOR_EVER)
+async def test_a_turn_that_cannot_be_stored(storage: DynamoDBStorage, faults: Faults, kind: str):
+    """Where answers are lost it may be stored; it never is twice, although the caller sends it again."""
+    thread = await storage.create_thread(NewThread("t", "r"))
+    commit = TurnCommit(thread, turn(), Job("run", "t", "agent"))
+    faults.always("TransactWriteItems", FOR_EVER[kind])
+    with pytest.raises(StoreUnavailable):
+        await storage.commit_turn(commit)
+    faults.over()
+    landed = kind == "lost"
+    assert (await storage.list_messages("t")).page.total == (2 if landed else 0)
+    if landed:
+        with pytest.raises(Conflict):
+            await storage.commit_turn(commit)
+    else:
+        await storage.commit_turn(commit)
+    stored = (await storage.list_messages("t")).page
+    assert ([m.id for m in stored.items], stored.total) == ([m.id for m in commit.messages], 2)
+
+
+@pytest.mark.parametrize("kind", FOR_EVER)
+async def test_a_thread_that_cannot_be_deleted(storage: DynamoDBStorage, faults: Faults, kind: str):
+    await storage.create_thread(NewThread("t", "r"))
+    faults.always("TransactWriteItems", FOR_EVER[kind])
+    with pytest.raises(StoreUnavailable):
+        await storage.delete_thread("t", resource_id="r")
+    faults.over()
+    assert await storage.delete_thread("t", resource_id="r") is (kind != "lost")
+    assert (await storage.list_threads("r")).total == 0
+    assert await storage.get_thread("t") is None
+
+
+async def test_reads_that_are_handed_back_for_ever(storage: DynamoDBStorage, faults: Faults):
+    await storage.create_thread(NewThread("t", "r"))
+    faults.always("BatchGetItem", last_third_unread)
+    with pytest.raises(StoreUnavailable):
+        await storage.load_turn("t", last_messages=5)
+    with pytest.raises(StoreUnavailable):
+        await storage.list_threads("r")
+    faults.over()
+    assert (await storage.load_turn("t", last_messages=5)).thread is not None
+
+
+async def test_a_list_of_which_thirds_are_handed_back_is_whole(storage: DynamoDBStorage, faults: Faults):
+    for n in range(30):
+        await storage.create_thread(NewThread(f"t{n:02}", "r"))
+    faults.plan("BatchGetItem", last_third_unread, last_third_unread)
+    page = await storage.list_threads("r", direction="ASC")
+    assert sorted(t.id for t in page.items) == [f"t{n:02}" for n in range(30)]
+
+
+async def test_deletes_that_are_handed_back_for_ever_are_taken_up_later(storage: DynamoDBStorage, faults: Faults):
+    """Case H11, and a thread stays a tombstone until the last row is gone."""
+    thread = await storage.create_thread(NewThread("t", "r"))
+    for _ in range(2):
+        await storage.commit_turn(TurnCommit(thread, tuple(message() for _ in range(30))))
+    await storage.delete_thread("t", resource_id="r")
+    faults.always("BatchWriteItem", nothing_written)
+    with pytest.raises(StoreUnavailable):
+        await storage.purge_thread("t")
+    with pytest.raises(ThreadGone):
+        await storage.create_thread(NewThread("t", "r"))
+    faults.over()
+    faults.plan("BatchWriteItem", last_third_unwritten, last_third_unwritten)
+    await storage.purge_thread("t")
+    assert (await storage.load_turn("t", last_messages=5)).deleting is False
+
+
+async def test_nothing_of_a_purged_thread_is_left(
+    storage: DynamoDBStorage, faults: Faults, emulator: Stack, table: str
+):
+    thread = await storage.create_thread(NewThread("t", "r"))
+    commit = TurnCommit(thread, tuple(message() for _ in range(40)), Job("run", "t", "agent"))
+    await storage.commit_turn(commit)
+    await storage.delete_thread("t", resource_id="r")
+    faults.plan("BatchWriteItem", last_third_unwritten, lost, THROTTLED, last_third_unwritten)
+    await storage.purge_thread("t")
+    client = emulator.client("dynamodb")
+    rows = client.scan(TableName=table, ConsistentRead=True)["Items"]
+    client.close()
+    assert [(row["pk"]["S"], row["sk"]["S"], row["threadCount"]["N"]) for row in rows] == [("R#r", "@", "0")]
