@@ -14,18 +14,26 @@ from threadkeep.models.port import FilePart, Part, PromptMessage, TextPart, Tool
 from threadkeep.storage.port import Message
 
 _RESULT_STATES = {"result", "output-error", "output-denied"}
+OPENER = PromptMessage("user", (TextPart("."),))
+_PENDING = '{"status":"pending"}'
 
 
 def prompt_messages(history: Iterable[Message]) -> tuple[PromptMessage, ...]:
     """The conversation as prompt messages, mended: every call has one result, system rows are left out."""
     seen: set[str] = set()
-    prompt: list[PromptMessage] = []
-    for message in history:
-        if message.role == "assistant":
-            prompt += _assistant(message.content, seen)
-        elif message.role == "user":
-            prompt += _user(message.content)
-    return tuple(prompt)
+    return tuple(p for m in history for p in seen_by_model(m.role, m.content, seen))
+
+
+def seen_by_model(
+    role: str, content: Content, seen: set[str], *, keep_pending: bool = False
+) -> tuple[PromptMessage, ...]:
+    """One stored message as prompt messages. `seen` holds the ids of the calls before it and gains its own.
+
+    A call without a result is left out, or, with `keep_pending`, gets a result that says so (MS-3).
+    """
+    if role == "assistant":
+        return tuple(_assistant(content, seen, keep_pending))
+    return tuple(_user(content)) if role == "user" else ()
 
 
 def opened_by_user(prompt: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
@@ -33,7 +41,7 @@ def opened_by_user(prompt: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]
     first = next((i for i, m in enumerate(prompt) if m.role != "system"), None)
     if first is None or prompt[first].role != "assistant":
         return tuple(prompt)
-    return (*prompt[:first], PromptMessage("user", (TextPart("."),)), *prompt[first:])
+    return (*prompt[:first], OPENER, *prompt[first:])
 
 
 def result_text(result: Json) -> str:
@@ -49,7 +57,7 @@ def _user(content: Content) -> list[PromptMessage]:
     return [PromptMessage("user", parts)] if parts else []
 
 
-def _assistant(content: Content, seen: set[str]) -> list[PromptMessage]:
+def _assistant(content: Content, seen: set[str], keep_pending: bool) -> list[PromptMessage]:
     """Split one stored answer into steps: text and calls, then the results of these calls."""
     prompt: list[PromptMessage] = []
     said: list[Part] = []
@@ -64,7 +72,7 @@ def _assistant(content: Content, seen: set[str]) -> list[PromptMessage]:
         results.clear()
 
     for part in parts_of(content):
-        pair = _answered_call(part, seen)
+        pair = _answered_call(part, seen, keep_pending)
         if pair is not None:
             said.append(pair[0])
             results.append(pair[1])
@@ -87,10 +95,12 @@ def _visible(part: Content) -> Part | None:
     return None
 
 
-def _answered_call(part: Content, seen: set[str]) -> tuple[ToolCall, ToolResult] | None:
+def _answered_call(part: Content, seen: set[str], keep_pending: bool) -> tuple[ToolCall, ToolResult] | None:
     """A call with its result; None for another part, an unanswered call, or a call met before."""
     invocation = jsontext.as_object(part.get("toolInvocation"))
-    if part.get("type") != "tool-invocation" or invocation is None or invocation.get("state") not in _RESULT_STATES:
+    if part.get("type") != "tool-invocation" or invocation is None:
+        return None
+    if invocation.get("state") not in _RESULT_STATES and not keep_pending:
         return None
     call_id, name = str(invocation.get("toolCallId", "")), str(invocation.get("toolName", ""))
     if not call_id or call_id in seen:
@@ -101,7 +111,9 @@ def _answered_call(part: Content, seen: set[str]) -> tuple[ToolCall, ToolResult]
 
 
 def _result(call: ToolCall, invocation: Content) -> ToolResult:
-    state = invocation["state"]
+    state = invocation.get("state")
+    if state not in _RESULT_STATES:
+        return ToolResult(call.id, call.name, _PENDING)
     if state == "result":
         return ToolResult(call.id, call.name, result_text(invocation.get("result")))
     if state == "output-error":

@@ -1,6 +1,6 @@
 """The stored form of messages ("format 2", MS-1, MS-2): how it is built and how its text is read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from threadkeep import jsontext
 from threadkeep.clock import Millis
@@ -46,6 +46,23 @@ def parts_of(stored: Content) -> Iterator[Content]:
         known = jsontext.as_object(part)
         if known is not None:
             yield known
+
+
+def mapped_text(stored: Content, change: Callable[[str], str]) -> Content:
+    """A stored content with each of its texts changed, the flat copy too; everything else stays."""
+    changed = dict(stored)
+    if isinstance(flat := stored.get("content"), str):
+        changed["content"] = change(flat)
+    if isinstance(parts := stored.get("parts"), list):
+        changed["parts"] = [_changed_text(part, change) for part in parts]
+    return changed
+
+
+def _changed_text(part: Json, change: Callable[[str], str]) -> Json:
+    known = jsontext.as_object(part)
+    if known is None or known.get("type") != "text" or not isinstance(text := known.get("text"), str):
+        return part
+    return known | {"text": change(text)}
 
 
 def text_of(stored: Content) -> str:

@@ -1,9 +1,9 @@
 """The options of a Memory, and how a call's own options change them (CFG-2, CFG-3, CFG-7)."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from threadkeep import jsontext
@@ -25,6 +25,12 @@ def _false_is_zero(value: Any) -> Any:
     return 0 if value is False else value
 
 
+def _number(value: Any) -> Any:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"expected a number, received {jsontext.kind(value)}")
+    return value
+
+
 class TitleOptions(_Options):
     """When and how a thread gets a title (TT-1).
 
@@ -37,6 +43,32 @@ class TitleOptions(_Options):
     min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
 
 
+class HistoryBudget(_Options):
+    """`messageHistory`: once the whole prompt has more than `max_tokens`, the oldest remembered messages go until
+    it has `at_max_remove_tokens` less (CFG-4); None means a quarter. `max_tokens` 0 disables history."""
+
+    max_tokens: Annotated[float, BeforeValidator(_number)] = Field(ge=0, allow_inf_nan=False)
+    at_max_remove_tokens: Annotated[float | None, BeforeValidator(_number)] = Field(
+        default=None, ge=0, allow_inf_nan=False
+    )
+
+    @model_validator(mode="after")
+    def _removes_at_most_all(self) -> Self:
+        if self.removed > self.max_tokens:
+            raise ValueError(f"atMaxRemoveTokens must be at most maxTokens, {self.max_tokens:g}")
+        return self
+
+    @property
+    def removed(self) -> float:
+        """How many tokens go at once, at least."""
+        return self.max_tokens / 4 if self.at_max_remove_tokens is None else self.at_max_remove_tokens
+
+    @property
+    def target(self) -> float:
+        """What the prompt has at most after messages went."""
+        return self.max_tokens - self.removed
+
+
 def _switch(value: Any) -> Any:
     return {True: TitleOptions(), False: None}.get(value, value) if isinstance(value, bool) else value
 
@@ -44,7 +76,10 @@ def _switch(value: Any) -> Any:
 class MemoryOptions(_Options):
     """`last_messages`: how many messages a turn loads; 0 or false loads none, and still saves (case H22).
 
+    `message_history`: a budget of tokens for the history. With it `last_messages` limits only where it was given.
     `generate_title`: false, true or `TitleOptions`. `read_only`: load everything, write nothing (case H14).
+    `filter_incomplete_tool_calls` False shows the model calls that have no result yet, with one that says so.
+    `retain_full_input` True takes all that a caller sends as new, not only what follows the last answer (MS-16).
     """
 
     last_messages: Annotated[int, BeforeValidator(_false_is_zero)] = Field(
@@ -52,6 +87,16 @@ class MemoryOptions(_Options):
     )
     generate_title: Annotated[TitleOptions | None, BeforeValidator(_switch)] = None
     read_only: bool = Field(default=False, strict=True)
+    message_history: HistoryBudget | None = None
+    filter_incomplete_tool_calls: bool = Field(default=True, strict=True)
+    retain_full_input: bool = Field(default=False, strict=True)
+
+    @property
+    def window(self) -> int:
+        """How many messages a turn may load (CFG-4)."""
+        if self.message_history is None or "last_messages" in self.model_fields_set:
+            return 0 if self.message_history and not self.message_history.max_tokens else self.last_messages
+        return MAX_LAST_MESSAGES if self.message_history.max_tokens else 0
 
 
 def configured(values: dict[str, Any]) -> MemoryOptions:
@@ -77,7 +122,7 @@ def merged(base: MemoryOptions, call: Json) -> MemoryOptions:
     if change is None:
         message = f"expected object, received {jsontext.kind(call)}"
         raise InvalidInput(Issue("memory.options", message))
-    values = _deep_merge(base.model_dump(by_alias=True), change)
+    values = _deep_merge(base.model_dump(by_alias=True, exclude_unset=True), change)
     try:
         return MemoryOptions.model_validate(values)
     except ValidationError as error:

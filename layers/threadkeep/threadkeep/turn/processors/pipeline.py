@@ -1,0 +1,126 @@
+"""Runs the processors of one turn, in order (PR-4): one pipeline into the prompt, one into the store (case H27)."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable, ProcessorFailed, ThreadkeepError
+from threadkeep.models.port import ModelResponse, PromptMessage
+from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage
+from threadkeep.turn.processors.base import Aborted, Edited, Processor, ProcessorCall, RunFacts
+from threadkeep.turn.tools import CallOutcome
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The processors of one run with what they know of it. Each method raises `Aborted` where one stops the run.
+
+    Raises `ConfigurationError` if two processors of one direction have the same id.
+    """
+
+    inputs: Sequence[Processor]
+    outputs: Sequence[Processor]
+    facts: RunFacts
+    max_retries: int = 0
+    step: int = 0
+    retries: int = 0
+    said: tuple[PromptMessage, ...] = ()
+    _states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    def __post_init__(self) -> None:
+        check_ids(self.inputs)
+        check_ids(self.outputs)
+
+    async def input(self, messages: MessageList) -> MessageList:
+        """Everything that enters the prompt, once per run."""
+        for processor in self.inputs:
+            messages = _applied(messages, await self._ask(processor, processor.process_input, messages))
+        return messages
+
+    async def input_step(self, messages: MessageList) -> MessageList:
+        for processor in self.inputs:
+            messages = _applied(messages, await self._ask(processor, processor.process_input_step, messages))
+        return messages
+
+    async def request(self, prompt: tuple[PromptItem, ...]) -> tuple[PromptItem, ...]:
+        """The prompt of one model call. What measures runs last: limits count what is left after filters."""
+        for processor in sorted(self.inputs, key=lambda p: p.measures):
+            edited = await self._ask(processor, processor.process_llm_request, prompt)
+            prompt = prompt if edited is None else tuple(edited)
+        return prompt
+
+    async def response(self, response: ModelResponse) -> ModelResponse:
+        for processor in self.outputs:
+            response = await self._ask(processor, processor.process_llm_response, response) or response
+        for processor in self.outputs:
+            response = await self._ask(processor, processor.process_output_step, response) or response
+        return response
+
+    async def tool_result(self, outcome: CallOutcome) -> CallOutcome:
+        for processor in self.outputs:
+            outcome = await self._ask(processor, processor.process_tool_result, outcome) or outcome
+        return outcome
+
+    async def api_error(
+        self, error: ModelRejected | ModelUnavailable, prompt: tuple[PromptItem, ...]
+    ) -> tuple[PromptItem, ...]:
+        """The prompt of the first processor that wants another try; without one, or any left, the error is raised."""
+        for processor in unique((*self.inputs, *self.outputs)):
+            if self.retries >= self.max_retries:
+                break
+            again = await self._ask(processor, processor.process_api_error, error, prompt)
+            if again is not None:
+                self.retries += 1
+                return tuple(again)
+        raise error
+
+    async def output(self, messages: tuple[RunMessage, ...]) -> tuple[RunMessage, ...]:
+        """Everything of the answer that is stored and returned, once per run."""
+        for processor in self.outputs:
+            edited = await self._ask(processor, processor.process_output_result, messages)
+            messages = messages if edited is None else tuple(edited)
+        return messages
+
+    def retry(self, aborted: Aborted) -> None:
+        """Count one more try of the model; raises `aborted` where it asks for none, or none is left (PR-7)."""
+        if not aborted.tripwire.retry or self.retries >= self.max_retries:
+            raise aborted
+        self.retries += 1
+
+    async def _ask(self, processor: Processor, method: Callable[..., Any], *subject: Any) -> Any:
+        state = self._states.setdefault(processor.id, {})
+        call = ProcessorCall(processor.id, self.facts, state, self.step, self.retries, self.said)
+        try:
+            answer = method(*subject, call)
+            return await answer if inspect.isawaitable(answer) else answer
+        except (Aborted, ThreadkeepError):
+            raise
+        except Exception as error:  # a processor may raise anything
+            _log.warning("processor %s failed", processor.id, exc_info=True)
+            raise ProcessorFailed(processor.id) from error
+
+
+def check_ids(processors: Iterable[Processor]) -> None:
+    """Raises `ConfigurationError` for a processor without id, or two of one id (PR-5)."""
+    known: set[str] = set()
+    for processor in processors:
+        if not processor.id:
+            raise ConfigurationError(f"Processor {type(processor).__name__} has no id")
+        if processor.id in known:
+            raise ConfigurationError(f"Two processors of one direction have the id {processor.id}")
+        known.add(processor.id)
+
+
+def unique(processors: Iterable[Processor]) -> list[Processor]:
+    """Each object once, for those that are listed in both directions."""
+    return list({id(p): p for p in processors}.values())
+
+
+def _applied(messages: MessageList, edited: Edited | None) -> MessageList:
+    if edited is None:
+        return messages
+    return edited if isinstance(edited, MessageList) else messages.edited(edited)
