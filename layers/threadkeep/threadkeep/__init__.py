@@ -11,17 +11,48 @@ if TYPE_CHECKING:
     from threadkeep.memory.memory import Memory
     from threadkeep.models.port import ModelSettings
     from threadkeep.turn.context import RequestContext
+    from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, SystemText
+    from threadkeep.turn.processors.base import Processor, ProcessorCall
+    from threadkeep.turn.processors.message_history import MessageHistory
+    from threadkeep.turn.processors.token_limiter import TokenLimiter
+    from threadkeep.turn.processors.tool_call_filter import ToolCallFilter
     from threadkeep.turn.tools import Tool, ToolContext
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Memory", "ModelSettings", "RequestContext", "Tool", "ToolContext", "tool"]
+__all__ = [
+    "Agent",
+    "Memory",
+    "MessageHistory",
+    "MessageList",
+    "ModelSettings",
+    "Processor",
+    "ProcessorCall",
+    "PromptItem",
+    "RequestContext",
+    "RunMessage",
+    "SystemText",
+    "TokenLimiter",
+    "Tool",
+    "ToolCallFilter",
+    "ToolContext",
+    "tool",
+]
 
 _HOMES = {
     "Agent": "threadkeep.agents.agent",
     "Memory": "threadkeep.memory.memory",
+    "MessageHistory": "threadkeep.turn.processors.message_history",
+    "MessageList": "threadkeep.turn.message_list",
     "ModelSettings": "threadkeep.models.port",
+    "Processor": "threadkeep.turn.processors.base",
+    "ProcessorCall": "threadkeep.turn.processors.base",
+    "PromptItem": "threadkeep.turn.message_list",
     "RequestContext": "threadkeep.turn.context",
+    "RunMessage": "threadkeep.turn.message_list",
+    "SystemText": "threadkeep.turn.message_list",
+    "TokenLimiter": "threadkeep.turn.processors.token_limiter",
     "Tool": "threadkeep.turn.tools",
+    "ToolCallFilter": "threadkeep.turn.processors.tool_call_filter",
     "ToolContext": "threadkeep.turn.tools",
     "tool": "threadkeep.agents.tool",
 }

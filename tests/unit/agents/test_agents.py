@@ -122,9 +122,18 @@ def test_the_public_names_are_these():
     assert sorted(threadkeep.__all__) == [
         "Agent",
         "Memory",
+        "MessageHistory",
+        "MessageList",
         "ModelSettings",
+        "Processor",
+        "ProcessorCall",
+        "PromptItem",
         "RequestContext",
+        "RunMessage",
+        "SystemText",
+        "TokenLimiter",
         "Tool",
+        "ToolCallFilter",
         "ToolContext",
         "tool",
     ]

@@ -4,12 +4,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from threadkeep import ids
 from threadkeep.config import settings
 from threadkeep.errors import ConfigurationError
 from threadkeep.memory.memory import Memory
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.turn.context import RequestContext, value_of
+from threadkeep.turn.context import RequestContext, check_context, value_of
+from threadkeep.turn.processors.base import Processor
+from threadkeep.turn.processors.pipeline import check_ids
 from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent
 from threadkeep.turn.tools import Tool
 
@@ -22,9 +26,12 @@ class Agent:
     """An agent: instructions, a model, a memory and tools.
 
     `model` is `provider/model`, for example `bedrock/<model id>` or `openai/<model>`; empty means the
-    deployment's default. `instructions`, `model`, `memory` and `tools` may each be a function of the
-    request context, async or not (D-RC-4). Without `memory` the agent remembers nothing.
-    Raises `ConfigurationError` for an id that cannot travel in a URL, or two tools of one name.
+    deployment's default. `instructions`, `model`, `memory`, `tools` and both lists of processors may each be
+    a function of the request context, async or not (D-RC-4). Without `memory` the agent remembers nothing.
+    `max_processor_retries` is how often processors may have the model answer again in one run (PR-7).
+    `request_context_schema` is a pydantic model that the request context must satisfy before anything
+    runs (D-RC-5). Raises `ConfigurationError` for an id that cannot travel in a URL, or two tools or
+    processors of one name.
     """
 
     id: str
@@ -36,14 +43,23 @@ class Agent:
     tools: Dynamic[Sequence[Tool]] = field(default_factory=tuple[Tool, ...])
     max_steps: int = DEFAULT_MAX_STEPS
     model_settings: ModelSettings = ModelSettings()
+    input_processors: Dynamic[Sequence[Processor]] = field(default_factory=tuple[Processor, ...])
+    output_processors: Dynamic[Sequence[Processor]] = field(default_factory=tuple[Processor, ...])
+    max_processor_retries: int = 0
+    request_context_schema: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
         if broken := ids.http_problem(self.id):
             raise ConfigurationError(f"Agent id {self.id!r}: {broken}")
         if self.max_steps < 1:
             raise ConfigurationError(f"Agent {self.id}: max_steps must be at least 1")
+        if self.max_processor_retries < 0:
+            raise ConfigurationError(f"Agent {self.id}: max_processor_retries must be at least 0")
         if not callable(self.tools):
             self._by_name(self.tools)
+        for processors in (self.input_processors, self.output_processors):
+            if not callable(processors):
+                check_ids(processors)
 
     @property
     def display_name(self) -> str:
@@ -52,8 +68,11 @@ class Agent:
     async def resolve(self, context: RequestContext) -> TurnAgent:
         """The agent for one request, with everything dynamic evaluated once.
 
-        Raises `ConfigurationError` if a memory function returns no Memory (D-RC-4).
+        Raises `ConfigurationError` if a memory function returns no Memory (D-RC-4), `InvalidInput` if the
+        context breaks the agent's schema (D-RC-5).
         """
+        if self.request_context_schema is not None:
+            check_context(context, self.request_context_schema)
         memory: Any = await value_of(self.memory, context)
         if callable(self.memory) and not isinstance(memory, Memory):
             raise ConfigurationError(f"Agent {self.id}: the memory function returned no Memory")
@@ -65,6 +84,9 @@ class Agent:
             tools=self._by_name(await value_of(self.tools, context)),
             max_steps=self.max_steps,
             settings=self.model_settings,
+            input_processors=tuple(await value_of(self.input_processors, context)),
+            output_processors=tuple(await value_of(self.output_processors, context)),
+            max_processor_retries=self.max_processor_retries,
         )
 
     def _by_name(self, tools: Sequence[Tool]) -> Mapping[str, Tool]:

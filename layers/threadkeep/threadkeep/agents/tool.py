@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -10,16 +10,23 @@ from pydantic_core import to_jsonable_python
 
 from threadkeep.errors import ConfigurationError
 from threadkeep.jsontext import Json
+from threadkeep.turn.context import context_problems
 from threadkeep.turn.tools import Tool, ToolContext, ToolInputInvalid
 
 Function = Callable[..., Any]
+Run = Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
 
 
 @overload
 def tool(function: Function) -> Tool: ...
 @overload
 def tool(
-    *, id: str | None = None, name: str | None = None, description: str | None = None, require_approval: bool = False
+    *,
+    id: str | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    require_approval: bool = False,
+    request_context_schema: type[BaseModel] | None = None,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -28,12 +35,14 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     require_approval: bool = False,
+    request_context_schema: type[BaseModel] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
     """Make a tool of a function; its parameters and docstring tell the model how to call it.
 
     Parameters need type hints; one annotated `ToolContext` receives the caller and is not shown to the
     model. The function may be async; a plain one runs in a thread. What it returns becomes JSON.
-    Raises `ConfigurationError` for a parameter without a type hint.
+    A request context that breaks `request_context_schema` is told to the model and the function does not
+    run (D-RC-5). Raises `ConfigurationError` for a parameter without a type hint.
     """
 
     def make(function: Function) -> Tool:
@@ -47,12 +56,23 @@ def tool(
             id=id or public,
             description=description or inspect.getdoc(function) or "",
             parameters=arguments.model_json_schema(),
-            run=_runner(function, arguments, injected),
+            run=_checked(_runner(function, arguments, injected), request_context_schema),
             output_schema=TypeAdapter(returns).json_schema() if returns is not None else None,
             require_approval=require_approval,
         )
 
     return make if function is None else make(function)
+
+
+def _checked(run: Run, schema: type[BaseModel] | None) -> Run:
+    async def checked(args: dict[str, Json], context: ToolContext) -> Json:
+        problems = context_problems(context.request_context, schema) if schema else {}
+        if problems:
+            lines = "\n".join(f"- {field or 'root'}: {text}" for field, text in problems.items())
+            return {"error": True, "message": f"Request context validation failed:\n{lines}"}
+        return await run(args, context)
+
+    return checked
 
 
 def _arguments(function: Function, public: str, hints: dict[str, Any], injected: str | None) -> type[BaseModel]:

@@ -9,6 +9,7 @@ from threadkeep.http.logs import logger
 from threadkeep.http.route import Call, NoBody, Route
 from threadkeep.jsontext import Json
 from threadkeep.turn.context import RequestContext
+from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.request import TurnAgent
 from threadkeep.turn.tools import Tool
 
@@ -37,6 +38,11 @@ class SubAgent(wire.Reply):
     name: str
 
 
+class ProcessorView(wire.Reply):
+    id: str
+    name: str
+
+
 class AgentView(wire.Reply):
     """An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty."""
 
@@ -53,8 +59,8 @@ class AgentView(wire.Reply):
     workspace_tools: list[Json]
     browser_tools: list[Json]
     has_browser: bool
-    input_processors: list[Json]
-    output_processors: list[Json]
+    input_processors: list[ProcessorView]
+    output_processors: list[ProcessorView]
     model_version: str
     default_options: dict[str, Json]
     default_generate_options_legacy: dict[str, Json]
@@ -124,14 +130,18 @@ def _view(agent: "Agent", resolved: TurnAgent, *, schemas: bool) -> AgentView:
         workspace_tools=[],
         browser_tools=[],
         has_browser=False,
-        input_processors=[],
-        output_processors=[],
+        input_processors=[_processor(p) for p in resolved.input_processors],
+        output_processors=[_processor(p) for p in resolved.output_processors],
         model_version="v2",
         default_options={},
         default_generate_options_legacy={},
         default_stream_options_legacy={},
         source="code",
     )
+
+
+def _processor(processor: Processor) -> ProcessorView:
+    return ProcessorView(id=processor.id, name=processor.display_name)
 
 
 def _tool(tool: Tool, *, schemas: bool) -> ToolView:

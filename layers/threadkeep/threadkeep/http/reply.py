@@ -10,6 +10,7 @@ from threadkeep.memory.history import prompt_messages
 from threadkeep.memory.messages import parts_of
 from threadkeep.models.port import TextPart, ToolCall, ToolResult, Usage
 from threadkeep.storage.port import Message, NewMessage
+from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
 
@@ -35,13 +36,14 @@ class Generated(wire.Reply):
     run_id: str
     messages: list[dict[str, Json]]
     remembered_messages: list[dict[str, Json]]
+    tripwire: dict[str, Json] = {}
 
 
 def generated(result: TurnResult) -> dict[str, Json]:
     """The reply for a finished turn. The prompt is not sent back: `request` is empty."""
     stored = [_message(m, result) for m in result.messages]
     answers = [m for m in result.messages if m.role == "assistant"]
-    last = result.steps[-1]
+    last = result.steps[-1] if result.steps else None
     fields = Generated(
         text=result.text,
         finish_reason=result.finish_reason,
@@ -54,15 +56,23 @@ def generated(result: TurnResult) -> dict[str, Json]:
         sources=[],
         files=[],
         warnings=[],
-        provider_metadata=last.response.provider_metadata,
+        provider_metadata=last.response.provider_metadata if last else {},
         request={},
-        response={**_response(last), "messages": _model_messages(answers), **_views(answers, result)},
+        response={**(_response(last) if last else {}), "messages": _model_messages(answers), **_views(answers, result)},
         used_fallback_value=False,
         run_id=result.run_id,
         messages=stored,
         remembered_messages=[_message(m, result) for m in result.remembered],
+        **({"tripwire": _tripwire(result.tripwire)} if result.tripwire else {}),
     )
-    return fields.model_dump(by_alias=True)
+    return fields.model_dump(by_alias=True, exclude_unset=True)
+
+
+def _tripwire(tripwire: Tripwire) -> dict[str, Json]:
+    """Why a processor stopped the run (PR-7)."""
+    optional = {"retry": tripwire.retry or None, "metadata": tripwire.metadata}
+    known = {name: value for name, value in optional.items() if value is not None}
+    return {"reason": tripwire.reason, "processorId": tripwire.processor_id, **known}
 
 
 def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:

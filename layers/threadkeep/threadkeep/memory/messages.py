@@ -53,7 +53,7 @@ def mapped_text(stored: Content, change: Callable[[str], str]) -> Content:
     changed = dict(stored)
     if isinstance(flat := stored.get("content"), str):
         changed["content"] = change(flat)
-    if isinstance(parts := stored.get("parts"), list):
+    if (parts := jsontext.as_array(stored.get("parts"))) is not None:
         changed["parts"] = [_changed_text(part, change) for part in parts]
     return changed
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from threadkeep import jsontext
 from threadkeep.jsontext import Json
 from threadkeep.memory.messages import Content, parts_of
-from threadkeep.models.port import FilePart, Part, PromptMessage, TextPart, ToolCall
+from threadkeep.models.port import FilePart, Part, PromptMessage, ToolCall
 
 CONVERSATION_OVERHEAD = 24
 MESSAGE_OVERHEAD = 3.8  # for a message, and once more for each tool result
@@ -102,9 +102,9 @@ def _part_tokens(part: Content) -> int:
         return 0
     if kind == "tool-invocation":
         return sum(_tool_tokens(part))
-    estimate = _in_metadata(part, "tokenEstimate")
-    if isinstance(estimate, dict) and isinstance(estimate.get("tokens"), int):
-        return estimate["tokens"]
+    estimate = (jsontext.as_object(_in_metadata(part, "tokenEstimate")) or {}).get("tokens")
+    if isinstance(estimate, int):
+        return estimate
     return FILE_TOKENS if kind == "file" else count(jsontext.dumps(part))
 
 
@@ -149,11 +149,11 @@ def _in_metadata(part: Content, name: str) -> Json:
 
 
 def _redacted(value: Json) -> Json:
-    if isinstance(value, list):
-        return [_redacted(item) for item in value]
-    if not isinstance(value, dict):
+    if (items := jsontext.as_array(value)) is not None:
+        return [_redacted(item) for item in items]
+    if (fields := jsontext.as_object(value)) is None:
         return value
-    return {key: "[redacted]" if _is_encrypted(key, item) else _redacted(item) for key, item in value.items()}
+    return {key: "[redacted]" if _is_encrypted(key, item) else _redacted(item) for key, item in fields.items()}
 
 
 def _is_encrypted(key: str, value: Json) -> bool:

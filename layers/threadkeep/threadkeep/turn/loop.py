@@ -1,6 +1,6 @@
 """The model loop: ask, run the tools it calls, ask again with their results (LOOP-1 to LOOP-8)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from threadkeep import clock
@@ -11,7 +11,7 @@ from threadkeep.memory.messages import Content
 from threadkeep.models.port import Model, ModelRequest, ModelResponse, Part, PromptMessage, TextPart
 from threadkeep.storage.port import NewMessage
 from threadkeep.turn.result import Step
-from threadkeep.turn.tools import Tool, ToolContext, run_calls
+from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, run_calls
 
 
 async def run_steps(
@@ -20,14 +20,15 @@ async def run_steps(
     tools: Mapping[str, Tool],
     context: Callable[[str], ToolContext],
     max_steps: int,
+    finished: Callable[[CallOutcome], Awaitable[CallOutcome]],
 ) -> tuple[Step, ...]:
-    """Call the model until it answers without tools, or `max_steps` times."""
+    """Call the model until it answers without tools, or `max_steps` times; `finished` may change each outcome."""
     steps: list[Step] = []
     while True:
         started = clock.now()
         response = await model.generate(request)
         answered = clock.now()
-        outcomes = await run_calls(response.tool_calls, tools, context)
+        outcomes = tuple([await finished(o) for o in await run_calls(response.tool_calls, tools, context)])
         steps.append(Step(response, outcomes, started, answered))
         if not outcomes or len(steps) >= max_steps:
             return tuple(steps)

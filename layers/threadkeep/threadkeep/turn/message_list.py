@@ -36,9 +36,7 @@ class RunMessage:
     @classmethod
     def stored(cls, message: Message) -> "RunMessage":
         """A message of the history."""
-        return cls(
-            message.id, message.role, message.content, message.created_at, "memory", message.type, message.order
-        )
+        return cls(message.id, message.role, message.content, message.created_at, "memory", message.type, message.order)
 
     @classmethod
     def new(cls, message: NewMessage, source: Source) -> "RunMessage":

@@ -11,6 +11,7 @@ from threadkeep.memory.options import MemoryOptions
 from threadkeep.models.port import Model, ModelSettings
 from threadkeep.storage.port import Storage
 from threadkeep.turn.context import RequestContext
+from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters behind them
@@ -30,6 +31,9 @@ class TurnAgent:
     tools: Mapping[str, Tool]
     max_steps: int = DEFAULT_MAX_STEPS
     settings: ModelSettings = ModelSettings()
+    input_processors: tuple[Processor, ...] = ()
+    output_processors: tuple[Processor, ...] = ()
+    max_processor_retries: int = 0  # answers that processors may refuse with `retry` (PR-7)
 
 
 @dataclass(frozen=True, slots=True)

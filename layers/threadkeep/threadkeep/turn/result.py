@@ -1,11 +1,16 @@
 """What a turn leaves behind."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
+from threadkeep import jsontext
 from threadkeep.clock import Millis
-from threadkeep.models.port import FinishReason, ModelResponse, Usage
+from threadkeep.memory.messages import Content, parts_of
+from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage, Thread
+from threadkeep.turn.message_list import RunMessage
+from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.tools import CallOutcome
 
 
@@ -23,7 +28,8 @@ class Step:
 class TurnResult:
     """`thread` is None when the turn used no memory; then `messages` have no order and were not stored.
 
-    `remembered` is the history that the model saw (CTX-7).
+    `remembered` is the history that the model saw (CTX-7). A run that a processor stopped has a `tripwire`, no
+    steps, no messages, and in `refused` what its model calls used; nothing was stored (PR-7).
     """
 
     run_id: str
@@ -33,6 +39,8 @@ class TurnResult:
     messages: tuple[Message | NewMessage, ...]
     thread: Thread | None = None
     remembered: tuple[Message, ...] = ()
+    tripwire: Tripwire | None = None
+    refused: Usage = Usage()
 
     @property
     def text(self) -> str:
@@ -41,9 +49,57 @@ class TurnResult:
 
     @property
     def finish_reason(self) -> FinishReason:
-        return self.steps[-1].response.finish_reason
+        return self.steps[-1].response.finish_reason if self.tripwire is None else "other"
 
     @property
     def usage(self) -> Usage:
         """The sum over the steps (LOOP-4)."""
-        return reduce(Usage.__add__, (step.response.usage for step in self.steps), Usage())
+        return reduce(Usage.__add__, (step.response.usage for step in self.steps), self.refused)
+
+
+def as_edited(steps: tuple[Step, ...], messages: Sequence[RunMessage]) -> tuple[Step, ...]:
+    """The steps as the caller may see them, after processors edited the answer: nothing they took out shows (PR-3).
+
+    Where the edited answer no longer falls into the same steps, all of it is shown in the last.
+    """
+    pieces: list[list[Content]] = [[]]
+    for part in (part for message in messages for part in parts_of(message.content)):
+        if part.get("type") == "step-start":
+            pieces.append([])
+        else:
+            pieces[-1].append(part)
+    if len(pieces) != len(steps):
+        whole = [part for piece in pieces for part in piece]
+        pieces = [*([] for _ in steps[1:]), whole]
+    calls = {call.id: call for step in steps for call in step.response.tool_calls}
+    outcomes = {o.call.id: o for step in steps for o in step.outcomes}
+    return tuple(_shown(step, piece, calls, outcomes) for step, piece in zip(steps, pieces, strict=True))
+
+
+def _shown(step: Step, parts: Sequence[Content], calls: dict[str, ToolCall], outcomes: dict[str, CallOutcome]) -> Step:
+    invocations = [i for p in parts if (i := jsontext.as_object(p.get("toolInvocation"))) is not None]
+    left = {str(i.get("toolCallId")): i for i in invocations}
+    calls = calls | {call.id: call for call in step.response.tool_calls}  # a model may use an id again
+    outcomes = outcomes | {o.call.id: o for o in step.outcomes}
+    response = replace(
+        step.response,
+        text=_joined(parts, "text"),
+        reasoning=_joined(parts, "reasoning"),
+        tool_calls=tuple(_call(calls[id], i) for id, i in left.items() if id in calls),
+    )
+    return replace(
+        step, response=response, outcomes=tuple(_outcome(outcomes[id], i) for id, i in left.items() if id in outcomes)
+    )
+
+
+def _joined(parts: Sequence[Content], kind: str) -> str:
+    return "".join(str(part.get(kind, "")) for part in parts if part.get("type") == kind)
+
+
+def _call(known: ToolCall, invocation: Content) -> ToolCall:
+    return replace(known, args=jsontext.as_object(invocation.get("args")) or {})
+
+
+def _outcome(known: CallOutcome, invocation: Content) -> CallOutcome:
+    error = str(invocation.get("errorText", "")) if known.error is not None else None
+    return replace(known, call=_call(known.call, invocation), result=invocation.get("result"), error=error)

@@ -16,20 +16,18 @@ from threadkeep.errors import (
     InvalidInput,
     Issue,
     ThreadGone,
-    TooLarge,
 )
 from threadkeep.memory import titles
-from threadkeep.models.port import Model, ModelRequest
-from threadkeep.storage import rules
+from threadkeep.models.port import Model
 from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
 from threadkeep.turn import prompt
+from threadkeep.turn.answer import Run, check_fits
 from threadkeep.turn.context import value_of
-from threadkeep.turn.loop import answer_message, run_steps
+from threadkeep.turn.message_list import MessageList
+from threadkeep.turn.plan import Plan, own_context, planned
+from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
-from threadkeep.turn.result import Step, TurnResult
-from threadkeep.turn.tools import ToolContext
-
-_MODEL_TIMEOUT = 120.0  # seconds for one model call where the turn has no deadline
+from threadkeep.turn.result import TurnResult
 
 
 async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
@@ -37,31 +35,37 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
 
     Raises `AccessDenied` before any model or tool call if another resource owns the thread (TH-12),
     `ThreadGone` if it is deleted before the turn is stored, `DeadlineExceeded`, `ModelRejected` or
-    `ModelUnavailable`; after each of these the thread is as it was.
+    `ModelUnavailable`, `ProcessorFailed`; after each of these the thread is as it was. A run that a
+    processor stops returns a result with a tripwire and stores nothing either (PR-7).
     """
     now = clock.now()
+    request = own_context(request)
+    plan = planned(agent, request, services)
     model, name, provider = _model(agent, services)
-    storage = agent.memory.storage or services.storage if agent.memory else services.storage
-    conversation = request.conversation if agent.memory else None
     try:
         async with asyncio.timeout(request.deadline):
-            state = await _load(storage, conversation, request)
-            new = _new_input(request, state, now)
-            if conversation and state.thread is None and not request.options.read_only:
-                state = TurnState(await _create(storage, conversation))
-            steps = await _answer(agent, request, state, new, (model, name), now)
+            state = await _load(plan, request)
+            opening = _opening(agent, request, state, now)
+            if plan.conversation and state.thread is None and not request.options.read_only:
+                state = TurnState(await _create(plan.storage, plan.conversation))
+            run = Run(agent, request, plan, state, model)
+            try:
+                answered = await run.answer(opening, name, provider)
+            except Aborted as aborted:
+                return run.stopped(aborted, provider)
     except TimeoutError as error:
         raise DeadlineExceeded(
             f"The run took longer than {request.deadline:g} s and stored nothing; "
             "use the stream or runs route for longer work"
         ) from error
-    answer = answer_message(steps, steps[-1].response.model, provider)
-    messages = (*new, *((answer,) if answer else ()))
-    result = TurnResult(request.run_id, agent.id, provider, steps, messages, state.thread, state.history)
-    if state.thread is None or request.options.read_only:
+    result = TurnResult(
+        request.run_id, agent.id, provider, answered.steps, answered.messages, state.thread, answered.remembered
+    )
+    if state.thread is None or not plan.stores:
         return result
-    job = await _job(agent, request, state, messages)
-    committed = await storage.commit_turn(TurnCommit(state.thread, messages, job))
+    job = await _job(agent, request, state, answered.messages)
+    commit = TurnCommit(state.thread, answered.messages, job, thread_metadata=run.thread_metadata)
+    committed = await plan.storage.commit_turn(commit)
     return replace(result, thread=committed.thread, messages=committed.messages)
 
 
@@ -74,13 +78,14 @@ def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:
     return model, name, agent.model.partition("/")[0]
 
 
-async def _load(storage: Storage, conversation: Conversation | None, request: TurnRequest) -> TurnState:
+async def _load(plan: Plan, request: TurnRequest) -> TurnState:
     """Read everything in one round and check the owner."""
+    conversation = plan.conversation
     if conversation is None:
         return TurnState(thread=None)
     given = [m.id for m in request.messages if m.id is not None]
-    state = await storage.load_turn(
-        conversation.thread_id, last_messages=request.options.last_messages, message_ids=given
+    state = await plan.storage.load_turn(
+        conversation.thread_id, last_messages=plan.window, message_ids=given, budget=plan.budget
     )
     if state.deleting:
         raise ThreadGone(conversation.thread_id)
@@ -95,48 +100,14 @@ async def _create(storage: Storage, conversation: Conversation) -> Thread:
     )
 
 
-def _new_input(request: TurnRequest, state: TurnState, now: Millis) -> tuple[NewMessage, ...]:
-    """The new input, known to fit one transaction before anything is created or a model is called."""
-    new = prompt.new_input(request, state, now)
-    if not new:
+def _opening(agent: TurnAgent, request: TurnRequest, state: TurnState, now: Millis) -> MessageList:
+    """The list to begin with, its new input known to fit one transaction before anything is created or called."""
+    given = prompt.divided(request, state)
+    if not given.new:
         raise InvalidInput(Issue("messages", "holds no message that the thread does not have already"))
-    if len(new) >= rules.MAX_TURN_MESSAGES:  # the answer needs a place too
-        raise TooLarge(f"One turn may bring {rules.MAX_TURN_MESSAGES - 1} new messages, received {len(new)}")
-    rules.turn_bodies(new)
-    return new
-
-
-async def _answer(
-    agent: TurnAgent,
-    request: TurnRequest,
-    state: TurnState,
-    new: tuple[NewMessage, ...],
-    model: tuple[Model, str],
-    now: Millis,
-) -> tuple[Step, ...]:
-    active = request.active_tools
-    tools = {n: t for n, t in agent.tools.items() if active is None or n in active}
-    conversation = request.conversation
-
-    def context(call_id: str) -> ToolContext:
-        return ToolContext(
-            agent.id,
-            request.run_id,
-            call_id,
-            conversation.thread_id if conversation else None,
-            conversation.resource_id if conversation else None,
-            request.request_context,
-        )
-
-    first = ModelRequest(
-        model=model[1],
-        messages=prompt.assemble(agent, request, state.history, new, now),
-        tools=tuple(t.spec for t in tools.values()),
-        tool_choice=request.tool_choice,
-        settings=request.settings or agent.settings,
-        timeout=request.deadline or _MODEL_TIMEOUT,
-    )
-    return await run_steps(model[0], first, tools, context, request.max_steps or agent.max_steps)
+    opening = prompt.opening(agent, request, given, state, now)
+    check_fits(opening)
+    return opening
 
 
 async def _job(

@@ -67,6 +67,10 @@ class CallOutcome:
     error: str | None
     answer: ToolResult
 
+    def with_result(self, result: Json) -> "CallOutcome":
+        """The same call, finished with another result."""
+        return _done(self.call, result)
+
     @property
     def stored(self) -> Content:
         """The outcome inside a stored tool part (MS-3)."""

@@ -22,7 +22,9 @@ class MessageHistory(Processor):
 
     def __init__(self, *, storage: Storage | None = None, last_messages: int | bool | None = None):
         if last_messages is True or (last_messages is not None and last_messages < 0):
-            raise ConfigurationError("MessageHistory: last_messages must be a whole number of at least 0, False or None")
+            raise ConfigurationError(
+                "MessageHistory: last_messages must be a whole number of at least 0, False or None"
+            )
         self.storage = storage
         self.last_messages = ALL if last_messages is None or last_messages is False else last_messages
 

@@ -16,8 +16,8 @@ class ProcessedModel:
     hold beyond it are these. `usage` counts every call, also those whose answer was refused.
     """
 
-    def __init__(self, model: Model, pipeline: Pipeline, messages: MessageList, *, keep_pending: bool = False):
-        self.messages = messages
+    def __init__(self, model: Model, pipeline: Pipeline, *, keep_pending: bool = False):
+        self.messages = MessageList()
         self.usage = Usage()
         self._model = model
         self._pipeline = pipeline

@@ -101,7 +101,9 @@ class TokenLimiter(Processor):
         if spent <= left:
             return part, left - spent
         if self.strategy == "abort":
-            call.abort(f"TokenLimiter: the answer is over the limit of {self.limit} tokens", metadata={"limit": self.limit})
+            call.abort(
+                f"TokenLimiter: the answer is over the limit of {self.limit} tokens", metadata={"limit": self.limit}
+            )
         return part | {"text": tokens.cut(text, left)}, 0
 
 

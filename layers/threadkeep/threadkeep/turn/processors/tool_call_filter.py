@@ -27,8 +27,9 @@ class ToolCallFilter(Processor):
         self.filter_after_tool_steps = filter_after_tool_steps
 
     def process_llm_request(self, prompt: tuple[PromptItem, ...], call: ProcessorCall) -> Sequence[PromptItem]:
-        gone = {part.id for item in self._old(prompt) for part in item.message.parts if self._unwanted(part)}
-        kept = [(item, tuple(part for part in item.message.parts if _id(part) not in gone)) for item in prompt]
+        calls = [part for item in self._old(prompt) for part in item.message.parts if isinstance(part, ToolCall)]
+        gone = {call.id for call in calls if self.exclude is None or call.name in self.exclude}
+        kept = [(item, tuple(part for part in item.message.parts if _call_id(part) not in gone)) for item in prompt]
         return [replace(item, message=replace(item.message, parts=parts)) for item, parts in kept if parts]
 
     def _old(self, prompt: Sequence[PromptItem]) -> Sequence[PromptItem]:
@@ -38,11 +39,8 @@ class ToolCallFilter(Processor):
             return [item for item in steps if item.source != "response"]
         return steps[: max(len(steps) - self.filter_after_tool_steps, 0)]
 
-    def _unwanted(self, part: Part) -> bool:
-        return isinstance(part, ToolCall) and (self.exclude is None or part.name in self.exclude)
 
-
-def _id(part: Part) -> str | None:
+def _call_id(part: Part) -> str | None:
     if isinstance(part, ToolCall):
         return part.id
     return part.call_id if isinstance(part, ToolResult) else None

@@ -1,0 +1,133 @@
+"""The middle of a turn: from what it loaded to what it will store, with the processors around it."""
+
+from dataclasses import dataclass, replace
+
+from threadkeep.errors import TooLarge
+from threadkeep.jsontext import Json
+from threadkeep.memory import budget
+from threadkeep.models.port import Model, ModelRequest
+from threadkeep.storage import rules
+from threadkeep.storage.port import Message, NewMessage, TurnState
+from threadkeep.turn.loop import answer_message, run_steps
+from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
+from threadkeep.turn.plan import Plan
+from threadkeep.turn.processors.base import Aborted, Processor, RunFacts
+from threadkeep.turn.processors.model import ProcessedModel
+from threadkeep.turn.processors.pipeline import Pipeline
+from threadkeep.turn.request import TurnAgent, TurnRequest
+from threadkeep.turn.result import Step, TurnResult, as_edited
+from threadkeep.turn.tools import ToolContext
+
+_MODEL_TIMEOUT = 120.0  # seconds for one model call where the turn has no deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a run made: its steps as the caller sees them, what it stores, and the history that the model saw."""
+
+    steps: tuple[Step, ...]
+    messages: tuple[NewMessage, ...]
+    remembered: tuple[Message, ...]
+
+
+class Run:
+    """One run of an agent on what its turn loaded."""
+
+    def __init__(self, agent: TurnAgent, request: TurnRequest, plan: Plan, state: TurnState, model: Model):
+        self._agent = agent
+        self._request = request
+        self._plan = plan
+        self._state = state
+        self._limiter = plan.limiter(state.thread)
+        self._drawn = self._limiter.boundary if self._limiter else None
+        self._pipeline = Pipeline(self._inputs(), plan.outputs, self._facts(), agent.max_processor_retries)
+        self._model = ProcessedModel(
+            model, self._pipeline, keep_pending=not request.options.filter_incomplete_tool_calls
+        )
+
+    async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
+        """Ask the model until it is done. Raises `Aborted` where a processor stops the run."""
+        opening = await self._pipeline.input(opening)
+        check_fits(opening)
+        self._model.messages = opening
+        steps = await self._steps(opening, name)
+        answer = answer_message(steps, steps[-1].response.model, provider)
+        before = (RunMessage.new(answer, "response"),) if answer else ()
+        after = await self._pipeline.output(before)
+        new = (*self._model.messages.of("input"), *after)
+        shown = steps if after == before else as_edited(steps, after)
+        return Answered(shown, tuple(m.to_store for m in new), self._remembered())
+
+    def stopped(self, aborted: Aborted, provider: str) -> TurnResult:
+        """What is left of a run that a processor stopped (PR-7)."""
+        return TurnResult(
+            self._request.run_id,
+            self._agent.id,
+            provider,
+            (),
+            (),
+            self._state.thread,
+            tripwire=aborted.tripwire,
+            refused=self._model.usage,
+        )
+
+    @property
+    def thread_metadata(self) -> dict[str, Json] | None:
+        """What the thread is to remember of this run: where its history begins, if that moved (PR-14)."""
+        limiter = self._limiter
+        if limiter is None or limiter.boundary is None or limiter.boundary == self._drawn:
+            return None
+        return budget.as_metadata(limiter.boundary, limiter.limits)
+
+    def _inputs(self) -> tuple[Processor, ...]:
+        return (self._limiter, *self._plan.inputs) if self._limiter else self._plan.inputs
+
+    def _facts(self) -> RunFacts:
+        conversation, state = self._request.conversation, self._state
+        return RunFacts(
+            self._request.run_id,
+            self._agent.id,
+            conversation.thread_id if conversation else None,
+            conversation.resource_id if conversation else None,
+            self._request.request_context,
+            state.thread,
+            tuple(map(RunMessage.stored, state.history)),
+        )
+
+    async def _steps(self, opening: MessageList, name: str) -> tuple[Step, ...]:
+        agent, request, active = self._agent, self._request, self._request.active_tools
+        tools = {n: t for n, t in agent.tools.items() if active is None or n in active}
+        first = ModelRequest(
+            model=name,
+            messages=messages_of(opening.prompt()),
+            tools=tuple(t.spec for t in tools.values()),
+            tool_choice=request.tool_choice,
+            settings=request.settings or agent.settings,
+            timeout=request.deadline or _MODEL_TIMEOUT,
+        )
+        steps = request.max_steps or agent.max_steps
+        return await run_steps(self._model, first, tools, self._tool_context, steps, self._pipeline.tool_result)
+
+    def _tool_context(self, call_id: str) -> ToolContext:
+        facts = self._pipeline.facts
+        return ToolContext(
+            facts.agent_id, facts.run_id, call_id, facts.thread_id, facts.resource_id, facts.request_context
+        )
+
+    def _remembered(self) -> tuple[Message, ...]:
+        """The history that was shown, as it was shown (CTX-7)."""
+        seen = {m.id: m for m in self._model.messages.of("memory")}
+        boundary = self._limiter.boundary if self._limiter else None
+        return tuple(
+            replace(m, content=seen[m.id].content)
+            for m in self._state.history
+            if m.id in seen and not (boundary and boundary.holds(m.created_at, m.id))
+        )
+
+
+def check_fits(messages: MessageList) -> None:
+    """Raises `TooLarge` if the new input, with an answer to it, cannot be stored in one transaction."""
+    new = [m.to_store for m in messages.of("input")]
+    if len(new) >= rules.MAX_TURN_MESSAGES:  # the answer needs a place too
+        raise TooLarge(f"One turn may bring {rules.MAX_TURN_MESSAGES - 1} new messages, received {len(new)}")
+    rules.turn_bodies(new)
