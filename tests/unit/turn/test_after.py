@@ -94,6 +94,22 @@ async def test_h10_a_title_for_a_thread_deleted_meanwhile_is_dropped(house):
     assert await h.storage.get_thread("t") is None
 
 
+async def test_h10_a_thread_deleted_while_its_job_begins_ends_the_job(house, monkeypatch):
+    """Not done, the job would come back after the queue's half hour, and hold the clean-up back until then."""
+    h = house("hello", memory=TITLED)
+    run = (await h.turn("hi")).run_id
+    read = h.storage.get_thread
+
+    async def deleted_when_read(thread_id):
+        thread = await read(thread_id)
+        await h.storage.delete_thread(thread_id, resource_id="ana")
+        return thread
+
+    monkeypatch.setattr(h.storage, "get_thread", deleted_when_read)
+    await after.finish_turn(h.services, "t", run)
+    assert len(h.model.requests) == 1 and await h.storage.get_job("t", run) is None
+
+
 async def test_tt1_a_title_may_have_a_model_and_instructions_of_its_own(house):
     h = house("hello", "T", memory=Memory(generate_title={"model": "fake/two", "instructions": "Shout."}))
     run = (await h.turn("hi")).run_id
