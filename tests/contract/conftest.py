@@ -1,4 +1,4 @@
 import pytest
 
-# The suite is a library, not a test module; without this its assertions would fail without saying why.
-pytest.register_assert_rewrite("threadkeep.testing.storage_contract", "threadkeep.testing.storage_machine")
+# The suites are a library, not test modules; without this their assertions would fail without saying why.
+pytest.register_assert_rewrite("threadkeep.testing")

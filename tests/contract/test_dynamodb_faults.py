@@ -24,7 +24,7 @@ from tests.faults import (
 from threadkeep.errors import Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.port import Job, NewThread, TurnCommit
-from threadkeep.testing.storage_contract import message, turn
+from threadkeep.testing.storage_base import message, turn
 
 TRANSACTION_FAULTS = [collision, lost, THROTTLED, IN_PROGRESS]
 FOR_EVER = {"collision": collision, "lost": lost, "throttled": THROTTLED, "in progress": IN_PROGRESS}

@@ -18,10 +18,12 @@ from threadkeep.storage.port import (
     Include,
     Job,
     Message,
+    MessageChange,
     MessageFilter,
     NewThread,
     Page,
     Receipt,
+    SavedMessage,
     Thread,
     ThreadChange,
     ThreadField,
@@ -43,6 +45,10 @@ class _Entry:
     def revision(self, message_id: str) -> int | None:
         message = self.messages.get(message_id)
         return message.revision if message else None
+
+    def write(self, rows: Iterable[Message]) -> None:
+        messages = self.messages | {row.id: _message_copy(row) for row in rows}
+        self.messages = {m.id: m for m in sorted(messages.values(), key=lambda m: m.order)}
 
     def newest_first(self) -> list[Message]:
         return list(reversed(self.messages.values()))
@@ -203,6 +209,49 @@ class InMemoryStorage:
                 found += list(home.messages.values())[max(at - wanted.before, 0) : at + wanted.after + 1]
         return found
 
+    async def save_messages(
+        self, thread_id: str, messages: Sequence[SavedMessage], *, resource_id: str | None
+    ) -> tuple[Message, ...]:
+        saved = rules.with_ids(messages, self.clock())
+        await _other_tasks()
+        with self._lock:
+            entry = self._owned(thread_id, resource_id)
+            if not saved:
+                return ()
+            entry.thread, rows = rules.saved(entry.thread, entry.messages, saved, self.clock())
+            entry.write(rows)
+            return tuple(map(_message_copy, rows))
+
+    async def update_messages(
+        self, thread_id: str, changes: Sequence[MessageChange], *, resource_id: str | None
+    ) -> tuple[Message, ...]:
+        await _other_tasks()
+        with self._lock:
+            entry = self._owned(thread_id, resource_id)
+            rows = tuple(map(_message_copy, rules.edited(entry.messages, changes)))
+            if rows:
+                entry.thread = replace(entry.thread, **rules.touched(entry.thread, self.clock()))
+                entry.write(rows)
+            return tuple(map(_message_copy, rows))
+
+    async def delete_messages(
+        self, ids: Sequence[str], *, resource_id: str | None, thread_id: str | None = None
+    ) -> int:
+        await _other_tasks()
+        with self._lock:
+            if thread_id is None:
+                homes = [e for e in self._entries.values() if not e.deleting]
+            else:
+                homes = [self._owned(thread_id, resource_id)]
+            held = {i: [e.thread for e in homes if i in e.messages] for i in ids}
+            doomed = rules.doomed(held, resource_id)
+            for home, message_ids in doomed.items():
+                entry = self._entries[home]
+                entry.thread = rules.without(entry.thread, len(message_ids), self.clock())
+                for message_id in message_ids:
+                    del entry.messages[message_id]
+            return sum(map(len, doomed.values()))
+
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         rules.turn_bodies(commit.messages, commit.updates)
         job = _job_copy(commit.job) if commit.job else None
@@ -221,7 +270,7 @@ class InMemoryStorage:
             if commit.receipt:
                 self._finish(commit.receipt)
             entry.thread = thread
-            entry.messages |= {m.id: _message_copy(m) for m in (*updated, *messages)}
+            entry.write((*updated, *messages))
             if job:
                 entry.jobs[job.run_id] = job
             return Committed(
@@ -307,9 +356,13 @@ async def _other_tasks() -> None:
 def _page(
     ascending: Iterable[Message], page: int, per_page: int | None, direction: Direction, match: MessageFilter
 ) -> Page[Message]:
-    found = [m for m in ascending if rules.passes(m, match)]
-    rows = rules.cut(found[::-1] if direction == "DESC" else found, page, per_page)
-    items = rows[::-1] if direction == "DESC" else rows
+    since, until = rules.time_range(match)
+    rows = [m for m in ascending if since <= m.created_at <= until]
+    if rules.is_filter(match):
+        rules.check_walk(len(rows))
+    found = [m for m in rows if rules.passes(m, match)]
+    part = rules.cut(found[::-1] if direction == "DESC" else found, page, per_page)
+    items = part[::-1] if direction == "DESC" else part
     return rules.page_of(items, total=len(found), page=page, per_page=per_page)
 
 

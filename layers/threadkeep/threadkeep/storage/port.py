@@ -390,6 +390,41 @@ class Storage(Protocol):
         """
         ...
 
+    async def save_messages(
+        self, thread_id: str, messages: Sequence[SavedMessage], *, resource_id: str | None
+    ) -> tuple[Message, ...]:
+        """Store messages outside of a turn, in their order, and refresh the thread's `updated_at` (MS-4).
+
+        A message whose id the thread holds gets the new role, type and content, and keeps its place and
+        time (MS-6); of several with one id the last counts. Up to 44 messages are stored whole or not at
+        all, more in steps of which each is; repeating is harmless where ids are given. Raises `NotFound`,
+        `AccessDenied`, `InvalidInput` for a time that lies ahead by more than a day, `TooLarge`, and
+        `StoreUnavailable` naming what was not stored (case H11).
+        """
+        ...
+
+    async def update_messages(
+        self, thread_id: str, changes: Sequence[MessageChange], *, resource_id: str | None
+    ) -> tuple[Message, ...]:
+        """Change stored messages; returns those that the thread has, as they are now (MS-7).
+
+        Unknown ids are left out. Changes that meet are applied one after the other, none is lost. In
+        steps, as `save_messages`. Raises `NotFound`, `AccessDenied`, `TooLarge`.
+        """
+        ...
+
+    async def delete_messages(
+        self, ids: Sequence[str], *, resource_id: str | None, thread_id: str | None = None
+    ) -> int:
+        """Delete messages, in whichever threads they are; returns how many there were (MS-8).
+
+        Unknown ids are fine. With `resource_id` an id means that resource's messages; raises
+        `AccessDenied`, before anything is deleted, for an id that only others have. Without, raises
+        `Conflict` for an id that several resources have. `thread_id` narrows to one thread, which must
+        exist (`NotFound`).
+        """
+        ...
+
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         """Store a turn's messages, contiguous and after everything stored so far, in one transaction.
 

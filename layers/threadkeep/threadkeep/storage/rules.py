@@ -7,16 +7,19 @@ from typing import Protocol, TypedDict, TypeVar
 from threadkeep import jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, TooLarge
+from threadkeep.ids import new_id
 from threadkeep.jsontext import Json
 from threadkeep.storage.order import MAX_MILLIS, order_key
 from threadkeep.storage.port import (
     Budget,
     Message,
+    MessageChange,
     MessageFilter,
     MessageUpdate,
     NewMessage,
     Page,
     Receipt,
+    SavedMessage,
     Thread,
     ThreadChange,
 )
@@ -28,6 +31,7 @@ MAX_TURN_BYTES = 3_500_000  # of a transaction's 4 MB
 MAX_BODY_BYTES = 350_000  # of an item's 400 KB
 
 RECEIPT_MILLIS = 86_400_000
+MAX_AHEAD_MILLIS = 86_400_000  # of a saved message's own time, for clocks that run ahead
 TAKEN_OVER = "Another run has taken over this request"
 MAX_FILTERED = 10_000  # messages that a filter may look at
 
@@ -134,6 +138,86 @@ def number(
         metadata=metadata or thread.metadata,
     )
     return after, tuple(numbered)
+
+
+def with_ids(messages: Iterable[SavedMessage], now: Millis) -> dict[str, SavedMessage]:
+    """The messages by id, each with one; the last of several with the same. Raises `InvalidInput`, `TooLarge`."""
+    found: dict[str, SavedMessage] = {}
+    for message in messages:
+        body_text(message.content)
+        if message.created_at is not None and not 0 <= message.created_at <= now + MAX_AHEAD_MILLIS:
+            raise InvalidInput(Issue("createdAt", "must not be before 1970 or more than a day ahead"))
+        found[message.id or new_id()] = message
+    return found
+
+
+def saved(
+    thread: Thread, stored: Mapping[str, Message], messages: Mapping[str, SavedMessage], now: Millis
+) -> tuple[Thread, tuple[Message, ...]]:
+    """The thread and the messages after a save; `stored` are those that the thread has already (MS-4, MS-6)."""
+    seq, last_at, rows = thread.seq, thread.last_at, list[Message]()
+    for message_id, new in messages.items():
+        if old := stored.get(message_id):
+            rows.append(replace(old, role=new.role, content=new.content, type=new.type, revision=old.revision + 1))
+            continue
+        seq += 1
+        at = max(now, last_at + 1) if new.created_at is None else new.created_at
+        last_at = max(last_at, at)
+        rows.append(Message(message_id, thread.id, new.role, new.content, at, order_key(at, seq), new.type))
+    count = thread.message_count + seq - thread.seq
+    return replace(thread, seq=seq, last_at=last_at, message_count=count, **touched(thread, now)), tuple(rows)
+
+
+def edited(stored: Mapping[str, Message], changes: Iterable[MessageChange]) -> tuple[Message, ...]:
+    """The stored messages after their changes, in the order of these; unknown ids are left out (MS-7)."""
+    after: dict[str, Message] = {}
+    for change in changes:
+        old = after.get(change.id, stored.get(change.id))
+        if old is not None:
+            after[change.id] = replace(
+                old,
+                role=change.role or old.role,
+                type=old.type if change.type is None else change.type,
+                content=_merged_content(old.content, change.content or {}),
+                revision=stored[change.id].revision + 1,
+            )
+    return tuple(after.values())
+
+
+def _merged_content(old: dict[str, Json], new: dict[str, Json]) -> dict[str, Json]:
+    merged = {**old, **new}
+    before, after = jsontext.as_object(old.get("metadata")), jsontext.as_object(new.get("metadata"))
+    if before is not None and after is not None:
+        merged["metadata"] = {**before, **after}
+    return merged
+
+
+def doomed(homes: Mapping[str, Iterable[Thread]], resource_id: str | None) -> dict[str, list[str]]:
+    """Of the threads that hold each message id: from which to delete it. Message ids by thread (MS-8).
+
+    Raises `AccessDenied` for an id that only other resources have, `Conflict` for one that several have.
+    """
+    found: dict[str, list[str]] = {}
+    for message_id, threads in homes.items():
+        held = list(threads)
+        own = [t for t in held if resource_id in (None, t.resource_id)]
+        if held and not own:
+            raise AccessDenied("Access denied: message belongs to a different resource")
+        if len({t.resource_id for t in own}) > 1:
+            raise Conflict(f"Several resources have a message {message_id}; name the resourceId")
+        for thread in own:
+            found.setdefault(thread.id, []).append(message_id)
+    return found
+
+
+def without(thread: Thread, deleted: int, now: Millis) -> Thread:
+    """The thread after some of its messages were deleted."""
+    return replace(thread, message_count=thread.message_count - deleted, **touched(thread, now))
+
+
+def chunks(rows: Sequence[T], size: int = MAX_TURN_MESSAGES) -> list[Sequence[T]]:
+    """The rows in parts that fit one transaction."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def updated(update: MessageUpdate) -> Message:

@@ -91,8 +91,13 @@ def is_deleting(item: "Item") -> bool:
     return get_text(item, "state") == DELETING
 
 
+def message_place(thread_id: str, message_id: str, order: str) -> "Item":
+    """The key of a message's row."""
+    return key(keys.thread(thread_id), keys.message(order, message_id))
+
+
 def message_row_key(message: Message) -> "Item":
-    return key(keys.thread(message.thread_id), keys.message(message.order, message.id))
+    return message_place(message.thread_id, message.id, message.order)
 
 
 def message_item(message: Message, body: str) -> "Item":

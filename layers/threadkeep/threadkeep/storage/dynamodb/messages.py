@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep.errors import TooLarge
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import items, keys, requests
-from threadkeep.storage.dynamodb.part import Part, owned
+from threadkeep.storage.dynamodb.part import Part, home_of, owned
 from threadkeep.storage.order import MAX_SEQ, order_key
 from threadkeep.storage.port import ALL, Direction, Include, Message, MessageFilter, Page, Thread, ThreadMessages
 
@@ -97,16 +97,12 @@ class Messages(Part):
         part = ascending(list(rules.cut(found, page, per_page)), direction)
         return rules.page_of(part, total=len(found), page=page, per_page=per_page)
 
-    async def _homes(self, message_id: str) -> "list[Item]":
-        """The key rows of a message id: one for each thread that has such a message."""
-        return [row async for row in self._table.query(requests.partition(keys.message_key(message_id)))]
-
     async def _included(
         self, thread: Thread, include: Sequence[Include], homes: "Sequence[list[Item]]"
     ) -> list[Message]:
         """The wanted messages and their neighbours: in this thread, or else in the owner's other ones (M-RC-7)."""
-        here = [[row for row in rows if thread_of(row) == thread.id] or rows for rows in homes]
-        others = {thread_of(row) for rows in here for row in rows} - {thread.id}
+        here = [[row for row in rows if home_of(row) == thread.id] or rows for rows in homes]
+        others = {home_of(row) for rows in here for row in rows} - {thread.id}
         found = await self._table.batch_get([items.thread_key(i) for i in others])
         own = {
             t.id for t in map(items.thread_from, filter(items.is_ready, found)) if t.resource_id == thread.resource_id
@@ -116,13 +112,13 @@ class Messages(Part):
                 self._around(row, wanted)
                 for wanted, rows in zip(include, here, strict=True)
                 for row in rows
-                if thread_of(row) in own | {thread.id}
+                if home_of(row) in own | {thread.id}
             )
         )
         return [message for part in parts for message in part]
 
     async def _around(self, home: "Item", wanted: Include) -> list[Message]:
-        pk, order = keys.thread(thread_of(home)), items.get_text(home, "order")
+        pk, order = keys.thread(home_of(home)), items.get_text(home, "order")
         before = requests.between(pk, keys.MESSAGE, keys.messages_to(order), "DESC")
         after = requests.between(pk, keys.messages_to(order), keys.messages_end(), "ASC")
         parts = await asyncio.gather(self._first(wanted.before + 1, before), self._first(wanted.after, after))
@@ -133,11 +129,6 @@ class Messages(Part):
         if size > _MAX_PAGE_BYTES:
             raise TooLarge("The messages of one page are too large together; ask for fewer with perPage")
         return [items.message_from(row) for row in rows]
-
-
-def thread_of(home: "Item") -> str:
-    """The thread of a message's key row."""
-    return keys.decode(items.get_text(home, "sk"))
 
 
 def ascending(rows: list[Message], direction: Direction) -> list[Message]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadkeep.clock import Millis
 from threadkeep.errors import Conflict, NotFound, ThreadGone
 from threadkeep.storage import rules
-from threadkeep.storage.dynamodb import items
+from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.table import Table
 from threadkeep.storage.port import Thread
 
@@ -35,6 +35,10 @@ class Part:
         """A thread to write to. Raises `NotFound`, `AccessDenied`, `Conflict` while it is being cloned."""
         return owned(thread_id, await self._row(thread_id), resource_id)
 
+    async def _homes(self, message_id: str) -> "list[Item]":
+        """The key rows of a message id: one for each thread that has such a message."""
+        return await self._first(None, requests.partition(keys.message_key(message_id)))
+
     async def _first(self, end: int | None, query: dict[str, Any]) -> list["Item"]:
         """The first `end` items of a Query, all of them if None."""
         return await first(self._table.query(query, limit=end), end)
@@ -58,6 +62,11 @@ def same(loaded: Thread, row: "Item | None") -> Thread:
     if not rules.same_thread(stored, loaded):
         raise ThreadGone(loaded.id)
     return stored
+
+
+def home_of(key_row: "Item") -> str:
+    """The thread of a message's key row."""
+    return keys.decode(items.get_text(key_row, "sk"))
 
 
 async def first(rows: AsyncIterator[T], end: int | None) -> list[T]:

@@ -69,6 +69,15 @@ def if_alive(thread: Thread, change: str, values: "Item | None" = None, *, also:
     }
 
 
+def rewrite(stored: Thread, after: Thread) -> Action:
+    """Bring a thread's row from what was read to what it shall be, if nothing has changed it since."""
+    old, new = items.thread_item(stored), items.thread_item(after)
+    changed = {name: value for name, value in new.items() if old.get(name) != value}
+    change = "SET " + ", ".join(f"{name} = :{name}" for name in changed)
+    values = {f":{name}": value for name, value in changed.items()} | {":loaded": number(stored.version)}
+    return if_alive(stored, change, values, also="version = :loaded")
+
+
 def directory_key(thread: Thread) -> "Item":
     return items.key(keys.resource(thread.resource_id), keys.directory(thread.created_at, thread.id))
 

@@ -3,13 +3,11 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from threadkeep import jsontext
 from threadkeep.errors import AccessDenied, Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, owned
-from threadkeep.storage.dynamodb.requests import Action
 from threadkeep.storage.dynamodb.table import BUSY, Cancelled
 from threadkeep.storage.port import NewThread, Thread, ThreadChange
 
@@ -40,7 +38,7 @@ class Threads(Part):
             stored = owned(thread_id, row, resource_id)
             after = rules.changed(stored, change, self._now())
             try:
-                await self._table.transact([_write(stored, after)])
+                await self._table.transact([requests.rewrite(stored, after)])
                 return after
             except Cancelled as cancelled:
                 row = cancelled.old(0)
@@ -54,7 +52,9 @@ class Threads(Part):
                 return stored
             after = replace(stored, resource_id=to, **rules.touched(stored, self._now()))
             try:
-                await self._table.transact([_write(stored, after), *requests.leave(stored), *requests.enter(after)])
+                await self._table.transact(
+                    [requests.rewrite(stored, after), *requests.leave(stored), *requests.enter(after)]
+                )
                 return after
             except Cancelled as cancelled:
                 row = cancelled.old(0)
@@ -121,23 +121,3 @@ def _existing(new: NewThread, row: "Item | None") -> Thread:
     if not items.is_ready(row):
         raise Conflict(f"Thread {new.id} is still being cloned")
     return items.thread_from(row)
-
-
-def _write(stored: Thread, after: Thread) -> Action:
-    """Replace owner, title and metadata, while nothing else has changed the row."""
-    values = {
-        ":to": text(after.resource_id),
-        ":title": text(after.title),
-        ":updatedAt": number(after.updated_at),
-        ":version": number(after.version),
-        ":loaded": number(stored.version),
-        ":g1pk": text(keys.resource(after.resource_id)),
-        ":g1sk": text(keys.moment(after.updated_at, after.id)),
-    }
-    change = (
-        "SET resourceId = :to, title = :title, updatedAt = :updatedAt, version = :version, g1pk = :g1pk, g1sk = :g1sk"
-    )
-    if after.metadata is not None:
-        change += ", metadata = :metadata"
-        values[":metadata"] = text(jsontext.dumps(after.metadata))
-    return requests.if_alive(stored, change, values, also="version = :loaded")

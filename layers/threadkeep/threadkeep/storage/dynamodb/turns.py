@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from threadkeep import jsontext
 from threadkeep.errors import Conflict, StoreUnavailable
 from threadkeep.storage import rules
-from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb import contents, items, keys, requests
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
 from threadkeep.storage.dynamodb.requests import Action
@@ -60,9 +59,9 @@ class Turns(Part):
         updated = tuple(map(rules.updated, commit.updates))
         for _ in range(RENUMBERINGS):
             thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)
-            written = _contents((*rows, *updated), bodies)
+            written = contents.writes((*rows, *updated), bodies)
             try:
-                await self._table.transact([_append(loaded, thread), *written, *self._followers(commit)])
+                await self._table.transact([requests.rewrite(loaded, thread), *written, *self._followers(commit)])
                 return Committed(thread, rows, updated)
             except Cancelled as cancelled:
                 loaded = _moved(commit, loaded, cancelled)
@@ -118,56 +117,6 @@ def _if_ours(receipt: Receipt) -> dict[str, Any]:
         "ConditionExpression": _OURS,
         "ExpressionAttributeNames": {"#status": "status"},
         "ExpressionAttributeValues": {":run": text(receipt.run_id), ":running": text("running")},
-    }
-
-
-def _append(loaded: Thread, thread: Thread) -> Action:
-    """Move a thread from its loaded to its new numbers, unless another turn came first."""
-    change = (
-        "SET seq = :seq, lastAt = :lastAt, updatedAt = :updatedAt, messageCount = messageCount + :added, "
-        "version = version + :one, g1sk = :g1sk"
-    )
-    values = {
-        ":seq": number(thread.seq),
-        ":loaded": number(loaded.seq),
-        ":lastAt": number(thread.last_at),
-        ":updatedAt": number(thread.updated_at),
-        ":added": number(thread.message_count - loaded.message_count),
-        ":one": number(1),
-        ":g1sk": text(keys.moment(thread.updated_at, thread.id)),
-    }
-    also = "seq = :loaded"
-    if thread.metadata != loaded.metadata:  # merged onto the row as it was read, so that row must be the stored one
-        change += ", metadata = :metadata"
-        also += " AND version = :version"
-        values |= {":metadata": text(jsontext.dumps(thread.metadata)), ":version": number(loaded.version)}
-    return requests.if_alive(loaded, change, values, also=also)
-
-
-def _contents(rows: Sequence[Message], bodies: Sequence[str]) -> list[Action]:
-    """The keys of the new messages, their rows, and the changes of those that get new content."""
-    actions: list[Action] = [
-        {"Put": {"Item": items.message_key_item(row), **requests.NEW}} for row in rows if row.revision == 1
-    ]
-    for row, body in zip(rows, bodies, strict=True):
-        new = row.revision == 1
-        actions.append({"Put": {"Item": items.message_item(row, body)}} if new else _new_content(row, body))
-    return actions
-
-
-def _new_content(row: Message, body: str) -> Action:
-    """New content for a stored message that still has the revision before this one."""
-    return {
-        "Update": {
-            "Key": items.message_row_key(row),
-            "UpdateExpression": "SET content = :content, revision = :revision",
-            "ConditionExpression": "revision = :before",
-            "ExpressionAttributeValues": {
-                ":content": text(body),
-                ":revision": number(row.revision),
-                ":before": number(row.revision - 1),
-            },
-        }
     }
 
 
