@@ -13,7 +13,7 @@ The tree::
     │   └── DeadlineExceeded        409   a buffered run took too long; nothing was stored
     ├── TooLarge                    413
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
-    ├── ProcessorFailed             424   a processor of the agent raised; nothing was stored
+    ├── ProcessorFailed             424   a processor of the agent failed; nothing was stored
     ├── ModelUnavailable            503   the model is down, busy or too slow; repeating may help
     └── StoreUnavailable            503   the store is busy or unreachable; repeating may help
 
@@ -99,9 +99,6 @@ class ProcessorFailed(ThreadkeepError):
     """The message names the processor, not what it raised: that is in the log (PR-8)."""
 
     status = 424
-
-    def __init__(self, processor_id: str):
-        super().__init__(f"Processor {processor_id} failed; nothing was stored")
 
 
 class ModelUnavailable(ThreadkeepError):

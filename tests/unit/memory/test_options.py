@@ -4,7 +4,8 @@ import pytest
 
 from threadkeep import Memory
 from threadkeep.errors import ConfigurationError, InvalidInput
-from threadkeep.memory.options import MemoryOptions, TitleOptions, merged
+from threadkeep.memory import options
+from threadkeep.memory.options import HistoryBudget, MemoryOptions, TitleOptions, merged
 
 
 def test_cfg2_defaults():
@@ -55,3 +56,54 @@ def test_a_bad_option_of_a_call_is_named(call, field):
     with pytest.raises(InvalidInput) as caught:
         merged(MemoryOptions(), call)
     assert [issue.field for issue in caught.value.issues] == [field]
+
+
+@pytest.mark.parametrize(
+    ("given", "window"),
+    [
+        ({}, 10),
+        ({"last_messages": 0}, 0),
+        ({"message_history": {"max_tokens": 9}}, options.MAX_LAST_MESSAGES),
+        ({"message_history": {"max_tokens": 9}, "last_messages": 10}, 10),
+        ({"message_history": {"max_tokens": 0}}, 0),
+        ({"message_history": {"max_tokens": 0}, "last_messages": 10}, 0),
+        ({"message_history": None, "last_messages": 3}, 3),
+    ],
+)
+def test_cfg4_a_budget_lifts_the_default_count_and_keeps_one_that_was_given(given, window):
+    assert Memory(**given).options.window == window
+    assert merged(Memory(**given).options, {"readOnly": True}).window == window
+
+
+def test_cfg4_a_quarter_goes_unless_told_otherwise():
+    assert HistoryBudget(max_tokens=100).target == 75
+    assert HistoryBudget(max_tokens=100, at_max_remove_tokens=0).target == 100
+    assert HistoryBudget(max_tokens=100, at_max_remove_tokens=100).target == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"maxTokens": -1}, "messageHistory.maxTokens"),
+        ({"maxTokens": float("inf")}, "messageHistory.maxTokens"),
+        ({"maxTokens": "9"}, "messageHistory.maxTokens"),
+        ({"maxTokens": True}, "messageHistory.maxTokens"),
+        ({}, "messageHistory.maxTokens"),
+        ({"maxTokens": 9, "atMaxRemoveTokens": 10}, "messageHistory"),
+        ({"maxTokens": 9, "atMaxRemoveTokens": -1}, "messageHistory.atMaxRemoveTokens"),
+        ("9", "messageHistory"),
+    ],
+)
+def test_cfg4_a_bad_budget_is_named(bad, field):
+    with pytest.raises(InvalidInput) as caught:
+        merged(MemoryOptions(), {"messageHistory": bad})
+    assert [issue.field for issue in caught.value.issues] == [f"memory.options.{field}"]
+    with pytest.raises(ConfigurationError, match="Memory: message_history"):
+        Memory(message_history=bad)
+
+
+@pytest.mark.parametrize("name", ["filterIncompleteToolCalls", "retainFullInput"])
+def test_cfg2_switches_are_booleans(name):
+    with pytest.raises(InvalidInput):
+        merged(MemoryOptions(), {name: "no"})
+    assert merged(MemoryOptions(), {name: True}) == MemoryOptions.model_validate({name: True})

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from threadkeep import clock
 from threadkeep.clock import Millis
+from threadkeep.ids import new_id
 from threadkeep.memory import history, tokens
-from threadkeep.memory.messages import Content, mapped_text, text_of
+from threadkeep.memory.messages import Content, content, mapped_text, text_of, text_part
 from threadkeep.models.port import PromptMessage, TextPart
 from threadkeep.storage.port import Message, NewMessage
 
@@ -41,6 +43,12 @@ class RunMessage:
     @classmethod
     def new(cls, message: NewMessage, source: Source) -> "RunMessage":
         return cls(message.id, message.role, message.content, message.at, source, message.type)
+
+    @classmethod
+    def saying(cls, text: str, role: str = "user", source: Source = "input") -> "RunMessage":
+        """A message of one text, with a new id."""
+        at = clock.now()
+        return cls(new_id(), role, content([text_part(text, at)]), at, source)
 
     @property
     def to_store(self) -> NewMessage:

@@ -30,8 +30,9 @@ def divided(request: TurnRequest, state: TurnState) -> Input:
     start = 0
     if state.thread is not None and state.thread.message_count and not request.options.retain_full_input:
         start = 1 + max((i for i, m in enumerate(said) if m.role == "assistant"), default=-1)
-    new = [m for m in said[start:] if m.id is None or m.id not in state.stored_ids]
-    return Input(tuple(m for m in said if m not in new), tuple(new))
+    is_new = [n >= start and (m.id is None or m.id not in state.stored_ids) for n, m in enumerate(said)]
+    known = tuple(m for m, new in zip(said, is_new, strict=True) if not new)
+    return Input(known, tuple(m for m, new in zip(said, is_new, strict=True) if new))
 
 
 def opening(agent: TurnAgent, request: TurnRequest, given: Input, state: TurnState, now: Millis) -> MessageList:

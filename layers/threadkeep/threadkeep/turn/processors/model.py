@@ -54,7 +54,7 @@ class ProcessedModel:
         while True:
             shown = await self._pipeline.request(prompt)
             if all(item.source == "system" for item in shown):
-                raise ProcessorFailed("that empties the prompt")
+                raise ProcessorFailed("The processors left no message for the model; nothing was stored")
             try:
                 return await self._model.generate(replace(request, messages=messages_of(shown)))
             except (ModelRejected, ModelUnavailable) as error:

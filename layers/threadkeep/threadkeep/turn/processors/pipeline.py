@@ -101,7 +101,7 @@ class Pipeline:
             raise
         except Exception as error:  # a processor may raise anything
             _log.warning("processor %s failed", processor.id, exc_info=True)
-            raise ProcessorFailed(processor.id) from error
+            raise ProcessorFailed(f"Processor {processor.id} failed; nothing was stored") from error
 
 
 def check_ids(processors: Iterable[Processor]) -> None:
