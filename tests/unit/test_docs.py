@@ -19,13 +19,14 @@ import pytest
 from local.stack import ROOT
 from tests.template import template
 from threadkeep import errors, ids, jsontext
-from threadkeep.http import gateway, generate, input, reply, serve, threads, wire
+from threadkeep.http import gateway, generate, reply, serve, threads, wire
 from threadkeep.http.routes import ROUTES
 from threadkeep.memory import messages, options, titles
 from threadkeep.models.port import ModelResponse, Usage
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import DynamoDBStorage, items
 from threadkeep.storage.port import NewMessage, NewThread, Thread, TurnCommit
+from threadkeep.turn import input
 from threadkeep.turn.result import Step, TurnResult
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,6 +14,9 @@ The tree::
     ├── TooLarge                    413
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
     ├── ProcessorFailed             424   a processor of the agent failed; nothing was stored
+    ├── ProcessorFailed             424   a processor of the agent raised; nothing was stored
+    ├── OutputInvalid               424   the answer breaks the schema that it had to follow
+    ├── ToolFailed                  424   a tool that was called directly raised an error
     ├── ModelUnavailable            503   the model is down, busy or too slow; repeating may help
     └── StoreUnavailable            503   the store is busy or unreachable; repeating may help
 
@@ -98,6 +101,19 @@ class ModelRejected(ThreadkeepError):
 class ProcessorFailed(ThreadkeepError):
     """The message names the processor, not what it raised: that is in the log (PR-8)."""
 
+    status = 424
+
+
+class OutputInvalid(ThreadkeepError):
+    """`problem` has one line per mistake: `- path: reason` (LOOP-11)."""
+
+    status = 424
+
+    def __init__(self, problem: str):
+        super().__init__(f"STRUCTURED_OUTPUT_SCHEMA_VALIDATION_FAILED: the answer breaks the schema\n{problem}")
+
+
+class ToolFailed(ThreadkeepError):
     status = 424
 
 

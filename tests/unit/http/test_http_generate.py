@@ -91,7 +91,22 @@ def test_no_messages_are_refused_in_the_documented_words(house: House, messages:
         ({"messages": [{"role": "user", "content": [{"type": "file", "data": "x"}]}]}, "messages.0.content.0.mimeType"),
         ({"messages": [{"role": "user", "content": "x", "id": 7}]}, "messages.0.id"),
         ({"messages": [{"role": "user", "content": "x", "id": "a\nb"}]}, "messages.0.id"),
-        ({"messages": [{"role": "tool", "content": [{"type": "tool-result"}]}]}, "messages.0.role"),
+        *[
+            ({"messages": [{"role": role, "content": content}]}, f"messages.0.content{field}")
+            for role, content, field in [
+                ("tool", "done", ""),
+                ("tool", [{"type": "text", "text": "done"}], ".0.type"),
+                ("tool", [{"type": "tool-result"}], ".0.result"),
+                ("tool", [{"type": "tool-result", "result": 1}], ".0.toolCallId"),
+                ("tool", [{"type": "tool-result", "result": 1, "toolCallId": "c"}], ".0.toolName"),
+                ("tool", [{"type": "tool-result", "result": 1, "toolCallId": 5, "toolName": "t"}], ".0.toolCallId"),
+                ("user", [{"type": "tool-call", "toolCallId": "c", "toolName": "t"}], ".0.type"),
+                ("assistant", [{"type": "tool-call", "toolCallId": "c", "toolName": "t", "input": 5}], ".0.input"),
+                ("assistant", [{"type": "tool-result", "toolCallId": "c", "toolName": "t", "result": 1}], ".0.type"),
+                ("assistant", [{"type": "tool-invocation"}], ".0.toolInvocation"),
+                ("assistant", [{"type": "tool-invocation", "toolInvocation": {}}], ".0.toolInvocation.state"),
+            ]
+        ],
         (HI | {"memory": {"thread": "a b", "resource": "r"}}, "memory.thread"),
         (HI | {"memory": {"thread": {"id": "x" * 300}, "resource": "r"}}, "memory.thread.id"),
         (HI | {"memory": {"thread": "t", "resource": "r/s"}}, "memory.resource"),
@@ -106,9 +121,13 @@ def test_no_messages_are_refused_in_the_documented_words(house: House, messages:
         (HI | {"toolChoice": {"type": "tool", "toolName": "nope"}}, "toolChoice.toolName"),
         (HI | {"modelSettings": {"temperature": 9}}, "modelSettings.temperature"),
         (HI | {"runId": "a/b"}, "runId"),
-        (HI | {"clientTools": {"x": {}}}, "clientTools"),
-        (HI | {"structuredOutput": {"schema": {}}}, "structuredOutput"),
-        (HI | {"requireToolApproval": True}, "requireToolApproval"),
+        (HI | {"clientTools": {"x": 5}}, "clientTools.x"),
+        (HI | {"clientTools": {"x": {"inputSchema": {"type": "strin"}}}}, "clientTools.x.inputSchema"),
+        (HI | {"clientTools": {"x": {"inputSchema": {"$ref": "http://127.0.0.1/x"}}}}, "clientTools.x.inputSchema"),
+        (HI | {"structuredOutput": {}}, "structuredOutput.schema"),
+        (HI | {"structuredOutput": {"schema": {"pattern": "("}}}, "structuredOutput.schema"),
+        (HI | {"structuredOutput": {"schema": {}, "errorStrategy": "hope"}}, "structuredOutput.errorStrategy"),
+        (HI | {"requireToolApproval": 1}, "requireToolApproval"),
     ],
 )
 def test_bad_input_names_its_field_and_nothing_happens(house: House, body: Any, field: str) -> None:

@@ -4,23 +4,24 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Discriminator, Field, Tag
 
-from threadkeep import ids
+from threadkeep import ids, schemas
 from threadkeep.agents import Agent
 from threadkeep.config import settings
 from threadkeep.errors import InvalidInput, Issue, NotFound
 from threadkeep.http import reply, wire
-from threadkeep.http.input import input_messages
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import ModelSettings
 from threadkeep.turn.context import RequestContext
+from threadkeep.turn.input import input_messages
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.run import run_turn
+from threadkeep.turn.structured import StructuredOutput
+from threadkeep.turn.tools import Tool
 
 MAX_STEPS = 100
-
-_NOT_YET = ("clientTools", "structuredOutput", "requireToolApproval")  # never ignored in silence
+MAX_CLIENT_TOOLS = 128
 
 
 class ThreadRef(wire.Body):
@@ -62,8 +63,28 @@ Choice = Literal["auto", "none", "required"]
 ToolChoice = Annotated[Annotated[Choice, Tag("text")] | Annotated[NamedTool, Tag("object")], Discriminator(_spelling)]
 
 
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class ClientTool(wire.Body):
+    """A tool that the caller runs. The model calls it by its key in `clientTools`."""
+
+    id: str | None = None
+    description: str = ""
+    input_schema: dict[str, Json] | None = None
+
+
+class StructuredBody(wire.Body):
+    """`schema` is a JSON Schema. `errorStrategy` says what happens to an answer that breaks it."""
+
+    schema_: Annotated[dict[str, Json], Field(alias="schema")]
+    instructions: str | None = None
+    error_strategy: Literal["strict", "warn", "fallback"] = "strict"
+    fallback_value: Json = None
+
+
 class GenerateBody(wire.Body):
-    """`maxSteps` 0 means the agent's own."""
+    """`maxSteps` 0 means the agent's own. With `requireToolApproval` no tool of the agent runs."""
 
     messages: Json
     memory: MemoryBody | None = None
@@ -76,15 +97,14 @@ class GenerateBody(wire.Body):
     model_settings: Settings | None = None
     run_id: wire.Id | None = None
     request_context: dict[str, Json] = {}
-    client_tools: dict[str, Json] | None = None
-    structured_output: dict[str, Json] | None = None
+    client_tools: Annotated[dict[ToolName, ClientTool], Field(max_length=MAX_CLIENT_TOOLS)] | None = None
+    structured_output: StructuredBody | None = None
     require_tool_approval: bool = False
 
 
 async def generate(call: Call[wire.Query, GenerateBody]) -> dict[str, Json]:
     """Run one turn of an agent and answer with its text, steps and stored messages."""
     agent = _agent(call)
-    _refuse_unsupported(call.body)
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
     request_context = RequestContext.from_client(call.body.request_context)
@@ -103,6 +123,9 @@ async def generate(call: Call[wire.Query, GenerateBody]) -> dict[str, Json]:
         settings=_settings(call.body.model_settings),
         deadline=settings().turn_deadline_seconds,
         request_context=request_context,
+        client_tools=_client_tools(call.body),
+        ask_first=call.body.require_tool_approval,
+        structured_output=_structured_output(call.body.structured_output),
     )
     services = Services(call.app.storage, call.app.models)
     return reply.generated(await run_turn(resolved, request, services))
@@ -116,11 +139,24 @@ def _agent(call: Call[Any, Any]) -> Agent:
     return agent
 
 
-def _refuse_unsupported(body: GenerateBody) -> None:
-    given = (body.client_tools, body.structured_output, body.require_tool_approval)
-    for name, value in zip(_NOT_YET, given, strict=True):
-        if value:
-            _refuse(name, "is not supported by this version")
+def _client_tools(body: GenerateBody) -> tuple[Tool, ...]:
+    """The caller's tools. Raises `InvalidInput` naming each whose schema is no usable JSON Schema of an object."""
+    tools: list[Tool] = []
+    issues: list[Issue] = []
+    for name, given in (body.client_tools or {}).items():
+        schema = given.input_schema or {"type": "object", "properties": {}}
+        if reason := schemas.unusable(schema):
+            issues.append(Issue(f"clientTools.{name}.inputSchema", f"is no usable JSON Schema: {reason}"))
+        tools.append(Tool(name, given.id or name, given.description, schema, run=None))
+    if issues:
+        raise InvalidInput(*issues)
+    return tuple(tools)
+
+
+def _structured_output(given: StructuredBody | None) -> StructuredOutput | None:
+    if given is None:
+        return None
+    return StructuredOutput(given.schema_, given.instructions, given.error_strategy, given.fallback_value)
 
 
 def _given(messages: Json) -> Json:
@@ -153,8 +189,9 @@ def _options(agent: TurnAgent, body: GenerateBody) -> MemoryOptions:
 def _tool_choice(body: GenerateBody, agent: TurnAgent) -> str:
     if isinstance(body.tool_choice, str):
         return body.tool_choice
-    if body.tool_choice.tool_name not in agent.tools:
-        _refuse("toolChoice.toolName", f"the agent has no such tool; it has {', '.join(agent.tools) or 'none'}")
+    known = (*agent.tools, *(body.client_tools or {}))
+    if body.tool_choice.tool_name not in known:
+        _refuse("toolChoice.toolName", f"there is no such tool, only {', '.join(known) or 'none'}")
     return body.tool_choice.tool_name
 
 

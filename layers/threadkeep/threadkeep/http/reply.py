@@ -1,14 +1,12 @@
 """The reply to generate (spec-http 2.2): a finished turn in the words of the wire."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from threadkeep import clock
 from threadkeep.http import wire
 from threadkeep.jsontext import Json
-from threadkeep.memory.history import prompt_messages
 from threadkeep.memory.messages import parts_of
-from threadkeep.models.port import TextPart, ToolCall, ToolResult, Usage
+from threadkeep.models.port import ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage
 from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.result import Step, TurnResult
@@ -37,6 +35,7 @@ class Generated(wire.Reply):
     messages: list[dict[str, Json]]
     remembered_messages: list[dict[str, Json]]
     tripwire: dict[str, Json] = {}
+    object: Json = None
 
 
 def generated(result: TurnResult) -> dict[str, Json]:
@@ -55,15 +54,20 @@ def generated(result: TurnResult) -> dict[str, Json]:
         reasoning=_reasoning(result.steps),
         sources=[],
         files=[],
-        warnings=[],
+        warnings=_warnings(result),
         provider_metadata=last.response.provider_metadata if last else {},
         request={},
-        response={**(_response(last) if last else {}), "messages": _model_messages(answers), **_views(answers, result)},
-        used_fallback_value=False,
+        response={
+            **(_response(last) if last else {}),
+            "messages": _model_messages(result.steps),
+            **_views(answers, result),
+        },
+        used_fallback_value=result.structured is not None and result.structured.is_fallback,
         run_id=result.run_id,
         messages=stored,
         remembered_messages=[_message(m, result) for m in result.remembered],
         **({"tripwire": _tripwire(result.tripwire)} if result.tripwire else {}),
+        **_object(result),
     )
     return fields.model_dump(by_alias=True, exclude_unset=True)
 
@@ -73,6 +77,17 @@ def _tripwire(tripwire: Tripwire) -> dict[str, Json]:
     optional = {"retry": tripwire.retry or None, "metadata": tripwire.metadata}
     known = {name: value for name, value in optional.items() if value is not None}
     return {"reason": tripwire.reason, "processorId": tripwire.processor_id, **known}
+
+
+def _object(result: TurnResult) -> dict[str, Json]:
+    """The object of a structured output, where the run came to one (LOOP-11)."""
+    shaped = result.structured
+    return {"object": shaped.value} if shaped is not None and shaped.exists else {}
+
+
+def _warnings(result: TurnResult) -> list[Json]:
+    problem = result.structured.problem if result.structured else ""
+    return [{"type": "structured-output", "message": problem}] if problem else []
 
 
 def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:
@@ -85,7 +100,7 @@ def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:
         "files": [],
         "toolCalls": [_call(c, result) for c in step.response.tool_calls],
         "toolResults": [_outcome(o, result) for o in step.outcomes],
-        "content": [_content_part(p) for p in _said(step)],
+        "content": [*_said(step), *map(_result_part, step.outcomes)],
         "finishReason": step.response.finish_reason,
         "usage": _usage(step.response.usage),
         "warnings": [],
@@ -94,9 +109,23 @@ def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:
     }
 
 
-def _said(step: Step) -> list[TextPart | ToolCall | ToolResult]:
-    text: list[TextPart | ToolCall | ToolResult] = [TextPart(step.response.text)] if step.response.text else []
-    return [*text, *step.response.tool_calls]
+def _said(step: Step) -> list[dict[str, Json]]:
+    """Text and calls of a step, in the words of model messages."""
+    text: list[dict[str, Json]] = [{"type": "text", "text": step.response.text}] if step.response.text else []
+    return text + [
+        {"type": "tool-call", "toolCallId": call.id, "toolName": call.name, "input": call.args}
+        for call in step.response.tool_calls
+    ]
+
+
+def _result_part(done: CallOutcome) -> dict[str, Json]:
+    """A result in the words of model messages: a value stays the value that it is (case H33)."""
+    output: dict[str, Json] = {"type": "json", "value": done.result}
+    if done.error is not None:
+        output = {"type": "error-text", "value": done.error}
+    elif isinstance(done.result, str):
+        output = {"type": "text", "value": done.result}
+    return {"type": "tool-result", "toolCallId": done.call.id, "toolName": done.call.name, "output": output}
 
 
 def _reasoning(steps: Iterable[Step]) -> list[Json]:
@@ -155,23 +184,15 @@ def _created(message: Message | NewMessage) -> int:
     return message.created_at if isinstance(message, Message) else message.at
 
 
-def _model_messages(answers: Iterable[Message | NewMessage]) -> list[dict[str, Json]]:
+def _model_messages(steps: Iterable[Step]) -> list[dict[str, Json]]:
     """The run's answer as model messages; clients send these back when they run tools themselves."""
-    rows = [Message(m.id, "", m.role, m.content, _created(m), "") for m in answers]
-    return [{"role": m.role, "content": [_content_part(p) for p in m.parts]} for m in prompt_messages(rows)]
-
-
-def _content_part(part: Any) -> dict[str, Json]:
-    match part:
-        case TextPart(text):
-            return {"type": "text", "text": text}
-        case ToolCall(id, name, args):
-            return {"type": "tool-call", "toolCallId": id, "toolName": name, "input": args}
-        case ToolResult(id, name, text, is_error):
-            output = {"type": "error-text" if is_error else "text", "value": text}
-            return {"type": "tool-result", "toolCallId": id, "toolName": name, "output": output}
-        case other:
-            return {"type": "file", "data": other.data, "mediaType": other.media_type}
+    messages: list[dict[str, Json]] = []
+    for step in steps:
+        if said := _said(step):
+            messages.append({"role": "assistant", "content": said})
+        if step.outcomes:
+            messages.append({"role": "tool", "content": [_result_part(done) for done in step.outcomes]})
+    return messages
 
 
 def _views(answers: Iterable[Message | NewMessage], result: TurnResult) -> dict[str, Json]:
@@ -193,9 +214,9 @@ def _ui_part(part: dict[str, Json]) -> dict[str, Json]:
     if part.get("type") != "tool-invocation":
         return {k: v for k, v in part.items() if k != "createdAt"}
     call = part["toolInvocation"]
-    outcome: dict[str, Json] = (
-        {"state": "output-error", "errorText": call["errorText"]}
-        if call["state"] == "output-error"
-        else {"state": "output-available", "output": call.get("result")}
-    )
+    outcome: dict[str, Json] = {"state": "output-available", "output": call.get("result")}
+    if call["state"] == "output-error":
+        outcome = {"state": "output-error", "errorText": call["errorText"]}
+    elif call["state"] == "call":
+        outcome = {"state": "input-available"}
     return {"type": f"tool-{call['toolName']}", "toolCallId": call["toolCallId"], "input": call["args"], **outcome}

@@ -23,8 +23,11 @@ def step_start(model: str, at: Millis) -> Content:
 
 
 def tool_part(call_id: str, name: str, args: Json, outcome: Content, at: Millis) -> Content:
-    """A call and its outcome in one part: `{"state": "result", "result": ...}` or
-    `{"state": "output-error", "errorText": ...}` (MS-3)."""
+    """A call and its outcome in one part (MS-3).
+
+    The outcome is `{"state": "result", "result": ...}`, `{"state": "output-error", "errorText": ...}`, or
+    `{"state": "call"}` while the caller has yet to run it.
+    """
     invocation: Content = {"toolCallId": call_id, "toolName": name, "args": args, **outcome}
     return {"type": "tool-invocation", "toolInvocation": invocation, "createdAt": at}
 
@@ -38,6 +41,11 @@ def content(parts: list[Content], metadata: Content | None = None) -> Content:
     if metadata:
         stored["metadata"] = metadata
     return stored
+
+
+def with_metadata(stored: Content, more: Content) -> Content:
+    """A stored content with more metadata."""
+    return {**stored, "metadata": {**(jsontext.as_object(stored.get("metadata")) or {}), **more}}
 
 
 def parts_of(stored: Content) -> Iterator[Content]:

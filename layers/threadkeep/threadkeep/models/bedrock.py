@@ -74,6 +74,10 @@ _DOCUMENT_FORMATS = {
     "text/plain": "txt",
     "text/markdown": "md",
 }
+_ANSWER_IN_JSON = (
+    "Once you need no more tools, answer with one JSON value that is valid under this JSON Schema, and with nothing "
+    "else: no explanation, no code fence.\n{schema}"
+)
 _BEFORE_FIRST_USER = "(Earlier messages are not shown.)"
 
 _deadline: ContextVar[float] = ContextVar("bedrock_deadline")
@@ -124,6 +128,8 @@ def converse_body(request: ModelRequest) -> dict[str, Any]:
     """The arguments of Converse for a request. Raises `ModelRejected` for a file that Bedrock cannot take."""
     tools = request.tools if request.tool_choice != "none" else ()
     system = [{"text": m.text} for m in request.messages if m.role == "system" and m.text.strip()]
+    if request.response_schema is not None:  # outputConfig would enforce it, but many models refuse that
+        system.append({"text": _ANSWER_IN_JSON.format(schema=dumps(request.response_schema))})
     body: dict[str, Any] = {
         "modelId": request.model,
         "messages": _Turns(request.model, bool(tools)).of(m for m in request.messages if m.role != "system"),

@@ -106,6 +106,8 @@ class OpenAIModel:
         if request.tools:
             body["tools"] = [_tool(tool) for tool in request.tools]
             body["tool_choice"] = _tool_choice(request.tool_choice)
+        if request.response_schema is not None:
+            body["response_format"] = _response_format(request.response_schema)
         limits = request.settings
         if limits.temperature is not None:
             body["temperature"] = limits.temperature
@@ -194,6 +196,25 @@ def _decoded(data: str) -> str:
 def _tool(tool: ToolSpec) -> dict[str, Json]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
+
+
+def _response_format(schema: dict[str, Json]) -> Json:
+    wanted = {"name": "response", "schema": schema, "strict": _is_closed(schema)}
+    return {"type": "json_schema", "json_schema": wanted}
+
+
+def _is_closed(schema: Json) -> bool:
+    """Whether strict mode takes the schema: each object names all its fields, requires them and allows no other."""
+    if (listed := as_array(schema)) is not None:
+        return all(map(_is_closed, listed))
+    if (fields := as_object(schema)) is None:
+        return True
+    named = as_object(fields.get("properties"))
+    if named is not None or fields.get("type") == "object":
+        required = as_array(fields.get("required")) or []
+        if fields.get("additionalProperties") is not False or any(name not in required for name in named or {}):
+            return False
+    return all(map(_is_closed, fields.values()))
 
 
 def _tool_choice(choice: str) -> Json:

@@ -79,7 +79,11 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """`model` is the name after `provider/`. `timeout` is in seconds."""
+    """`model` is the name after `provider/`. `timeout` is in seconds.
+
+    `response_schema` is a JSON Schema that the answer's text should follow; a provider that cannot
+    enforce it is asked to, so the answer has to be checked in any case.
+    """
 
     model: str
     messages: tuple[PromptMessage, ...]
@@ -87,6 +91,7 @@ class ModelRequest:
     tool_choice: Literal["auto", "none", "required"] | str = "auto"  # or one tool's name
     settings: ModelSettings = ModelSettings()
     timeout: float = 60.0
+    response_schema: dict[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)

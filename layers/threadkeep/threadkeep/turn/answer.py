@@ -1,13 +1,16 @@
 """The middle of a turn: from what it loaded to what it will store, with the processors around it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadkeep.errors import TooLarge
 from threadkeep.jsontext import Json
 from threadkeep.memory import budget
+from threadkeep.memory.messages import with_metadata
 from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
-from threadkeep.storage.port import Message, NewMessage, TurnState
+from threadkeep.storage.port import Message, MessageUpdate, NewMessage, TurnState
+from threadkeep.turn import structured
 from threadkeep.turn.loop import answer_message, run_steps
 from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
 from threadkeep.turn.plan import Plan
@@ -16,7 +19,8 @@ from threadkeep.turn.processors.model import ProcessedModel
 from threadkeep.turn.processors.pipeline import Pipeline
 from threadkeep.turn.request import TurnAgent, TurnRequest
 from threadkeep.turn.result import Step, TurnResult, as_edited
-from threadkeep.turn.tools import ToolContext
+from threadkeep.turn.structured import Structured
+from threadkeep.turn.tools import Tool, ToolContext
 
 _MODEL_TIMEOUT = 120.0  # seconds for one model call where the turn has no deadline
 
@@ -28,16 +32,26 @@ class Answered:
     steps: tuple[Step, ...]
     messages: tuple[NewMessage, ...]
     remembered: tuple[Message, ...]
+    structured: Structured | None
 
 
 class Run:
     """One run of an agent on what its turn loaded."""
 
-    def __init__(self, agent: TurnAgent, request: TurnRequest, plan: Plan, state: TurnState, model: Model):
+    def __init__(
+        self,
+        agent: TurnAgent,
+        request: TurnRequest,
+        plan: Plan,
+        state: TurnState,
+        model: Model,
+        tools: Mapping[str, Tool],
+    ):
         self._agent = agent
         self._request = request
         self._plan = plan
         self._state = state
+        self._tools = tools
         self._limiter = plan.limiter(state.thread)
         self._drawn = self._limiter.boundary if self._limiter else None
         self._pipeline = Pipeline(self._inputs(), plan.outputs, self._facts(), agent.max_processor_retries)
@@ -54,9 +68,10 @@ class Run:
         answer = answer_message(steps, steps[-1].response.model, provider)
         before = (RunMessage.new(answer, "response"),) if answer else ()
         after = await self._pipeline.output(before)
-        new = (*self._model.messages.of("input"), *after)
         shown = steps if after == before else as_edited(steps, after)
-        return Answered(shown, tuple(m.to_store for m in new), self._remembered())
+        shaped = self._structured(shown)
+        new = (*self._model.messages.of("input"), *_with_object(after, shaped))
+        return Answered(shown, tuple(m.to_store for m in new), self._remembered(), shaped)
 
     def stopped(self, aborted: Aborted, provider: str) -> TurnResult:
         """What is left of a run that a processor stopped (PR-7)."""
@@ -95,8 +110,7 @@ class Run:
         )
 
     async def _steps(self, opening: MessageList, name: str) -> tuple[Step, ...]:
-        agent, request, active = self._agent, self._request, self._request.active_tools
-        tools = {n: t for n, t in agent.tools.items() if active is None or n in active}
+        agent, request, tools = self._agent, self._request, self._tools
         first = ModelRequest(
             model=name,
             messages=messages_of(opening.prompt()),
@@ -104,9 +118,22 @@ class Run:
             tool_choice=request.tool_choice,
             settings=request.settings or agent.settings,
             timeout=request.deadline or _MODEL_TIMEOUT,
+            response_schema=request.structured_output.schema if request.structured_output else None,
         )
-        steps = request.max_steps or agent.max_steps
-        return await run_steps(self._model, first, tools, self._tool_context, steps, self._pipeline.tool_result)
+        return await run_steps(
+            self._model,
+            first,
+            tools,
+            self._tool_context,
+            request.max_steps or agent.max_steps,
+            self._pipeline.tool_result,
+            request.on_step,
+        )
+
+    def _structured(self, steps: tuple[Step, ...]) -> Structured | None:
+        """The object that the request asked for; None while the run has not come to its answer (LOOP-11)."""
+        wanted, last = self._request.structured_output, steps[-1].response
+        return None if wanted is None or last.tool_calls else structured.read(wanted, last.text)
 
     def _tool_context(self, call_id: str) -> ToolContext:
         facts = self._pipeline.facts
@@ -125,9 +152,17 @@ class Run:
         )
 
 
-def check_fits(messages: MessageList) -> None:
+def _with_object(answer: tuple[RunMessage, ...], shaped: Structured | None) -> tuple[RunMessage, ...]:
+    """The answer with its object in the metadata of its last message."""
+    if shaped is None or not shaped.exists or not answer:
+        return answer
+    last = replace(answer[-1], content=with_metadata(answer[-1].content, {"structuredOutput": shaped.value}))
+    return (*answer[:-1], last)
+
+
+def check_fits(messages: MessageList, updates: Sequence[MessageUpdate] = ()) -> None:
     """Raises `TooLarge` if the new input, with an answer to it, cannot be stored in one transaction."""
     new = [m.to_store for m in messages.of("input")]
-    if len(new) >= rules.MAX_TURN_MESSAGES:  # the answer needs a place too
+    if len(new) + len(updates) >= rules.MAX_TURN_MESSAGES:  # the answer needs a place too
         raise TooLarge(f"One turn may bring {rules.MAX_TURN_MESSAGES - 1} new messages, received {len(new)}")
-    rules.turn_bodies(new)
+    rules.turn_bodies(new, updates)

@@ -21,8 +21,12 @@ async def run_steps(
     context: Callable[[str], ToolContext],
     max_steps: int,
     finished: Callable[[CallOutcome], Awaitable[CallOutcome]],
+    on_step: Callable[[Step], Awaitable[None]] | None = None,
 ) -> tuple[Step, ...]:
-    """Call the model until it answers without tools, or `max_steps` times; `finished` may change each outcome."""
+    """Call the model until it answers without tools or calls a tool of the caller, or `max_steps` times.
+
+    `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10).
+    """
     steps: list[Step] = []
     while True:
         started = clock.now()
@@ -30,7 +34,9 @@ async def run_steps(
         answered = clock.now()
         outcomes = tuple([await finished(o) for o in await run_calls(response.tool_calls, tools, context)])
         steps.append(Step(response, outcomes, started, answered))
-        if not outcomes or len(steps) >= max_steps:
+        if on_step is not None:
+            await on_step(steps[-1])
+        if not outcomes or steps[-1].pending or len(steps) >= max_steps:
             return tuple(steps)
         results = PromptMessage("tool", tuple(o.answer for o in outcomes))
         request = replace(request, messages=(*request.messages, _answer(response), results), tool_choice="auto")
@@ -60,8 +66,10 @@ def _parts(step: Step) -> list[Content]:
         parts.append({"type": "reasoning", "reasoning": step.response.reasoning, "createdAt": step.ended})
     if step.response.text:
         parts.append(messages.text_part(step.response.text, step.ended))
-    for done in step.outcomes:
-        parts.append(messages.tool_part(done.call.id, done.call.name, done.call.args, done.stored, step.ended))
+    done = {outcome.call.id: outcome.stored for outcome in step.outcomes}
+    for call in step.response.tool_calls:
+        outcome = done.get(call.id, {"state": "call"})
+        parts.append(messages.tool_part(call.id, call.name, call.args, outcome, step.ended))
     return parts
 
 

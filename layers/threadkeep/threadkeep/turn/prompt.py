@@ -58,7 +58,9 @@ def _system(agent: TurnAgent, request: TurnRequest) -> Sequence[SystemText]:
     """Instructions, which the call may replace, then those of context and input; then the call's own (CTX-1)."""
     given = [m for m in (*request.context, *request.messages) if m.role == "system"]
     texts = [agent.instructions if request.instructions is None else request.instructions, *map(_text, given)]
-    return [*map(SystemText, texts), SystemText(request.system or "", "call")]
+    wanted = request.structured_output
+    own = (request.system or "", (wanted.instructions if wanted else None) or "")
+    return [*map(SystemText, texts), *(SystemText(text, "call") for text in own)]
 
 
 def _text(message: InputMessage) -> str:

@@ -1,6 +1,6 @@
 """What a turn is asked for, by whom, and with which agent."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +12,8 @@ from threadkeep.models.port import Model, ModelSettings
 from threadkeep.storage.port import Storage
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.processors.base import Processor
+from threadkeep.turn.result import Step
+from threadkeep.turn.structured import StructuredOutput
 from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters behind them
@@ -38,9 +40,12 @@ class TurnAgent:
 
 @dataclass(frozen=True, slots=True)
 class InputMessage:
-    """A message of the caller. `parts` are stored parts (MS-2) without times; `id` only if the caller gave one."""
+    """A message of the caller. `parts` are stored parts (MS-2) without times; `id` only if the caller gave one.
 
-    role: Literal["system", "user", "assistant"]
+    A `tool` message holds results of client-side tools: invocations without arguments.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     parts: tuple[Content, ...]
     id: str | None = None
 
@@ -60,7 +65,8 @@ class TurnRequest:
     """One turn. `options` are the agent's memory options with the call's merged in.
 
     `deadline` is in seconds from the start of the turn; a turn that is not ready to store by then
-    stores nothing and raises `DeadlineExceeded`.
+    stores nothing and raises `DeadlineExceeded`. `client_tools` are run by the caller. With `ask_first`
+    every tool of the agent needs approval. `on_step` is awaited after each step.
     """
 
     messages: tuple[InputMessage, ...]
@@ -76,6 +82,10 @@ class TurnRequest:
     settings: ModelSettings | None = None
     deadline: float | None = None
     request_context: RequestContext = field(default_factory=RequestContext)
+    client_tools: tuple[Tool, ...] = ()
+    ask_first: bool = False
+    structured_output: StructuredOutput | None = None
+    on_step: Callable[[Step], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

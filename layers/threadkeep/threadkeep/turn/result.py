@@ -11,17 +11,24 @@ from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage, Thread
 from threadkeep.turn.message_list import RunMessage
 from threadkeep.turn.processors.base import Tripwire
+from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import CallOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model call and the tool calls that it led to."""
+    """One model call and the outcomes of the tool calls that it led to."""
 
     response: ModelResponse
     outcomes: tuple[CallOutcome, ...]
     started: Millis
     ended: Millis
+
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """The calls that the caller has to answer."""
+        done = {outcome.call.id for outcome in self.outcomes}
+        return tuple(call for call in self.response.tool_calls if call.id not in done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class TurnResult:
     """`thread` is None when the turn used no memory; then `messages` have no order and were not stored.
 
     `remembered` is the history that the model saw (CTX-7). A run that a processor stopped has a `tripwire`, no
-    steps, no messages, and in `refused` what its model calls used; nothing was stored (PR-7).
+    steps, no messages, and in `refused` what its model calls used; nothing was stored (PR-7). `structured` is
+    set where the request asked for an answer of a given form and the run came to one.
     """
 
     run_id: str
@@ -41,6 +49,7 @@ class TurnResult:
     remembered: tuple[Message, ...] = ()
     tripwire: Tripwire | None = None
     refused: Usage = Usage()
+    structured: Structured | None = None
 
     @property
     def text(self) -> str:

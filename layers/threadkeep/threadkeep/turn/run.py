@@ -19,24 +19,26 @@ from threadkeep.errors import (
 )
 from threadkeep.memory import titles
 from threadkeep.models.port import Model
-from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
-from threadkeep.turn import prompt
+from threadkeep.storage.port import Job, MessageUpdate, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
+from threadkeep.turn import client_results, prompt
 from threadkeep.turn.answer import Run, check_fits
 from threadkeep.turn.context import value_of
-from threadkeep.turn.message_list import MessageList
+from threadkeep.turn.message_list import MessageList, RunMessage
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
+from threadkeep.turn.tools import offered
 
 
 async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
     """Run one turn and store it.
 
     Raises `AccessDenied` before any model or tool call if another resource owns the thread (TH-12),
-    `ThreadGone` if it is deleted before the turn is stored, `DeadlineExceeded`, `ModelRejected` or
-    `ModelUnavailable`, `ProcessorFailed`; after each of these the thread is as it was. A run that a
-    processor stops returns a result with a tripwire and stores nothing either (PR-7).
+    `ThreadGone` if it is deleted before the turn is stored, `Conflict` if a call that this turn brings the
+    result of got one meanwhile, `DeadlineExceeded`, `ModelRejected`, `ModelUnavailable`, `ProcessorFailed` or
+    `OutputInvalid`; after each of these the thread is as it was. A run that a processor stops returns a
+    result with a tripwire and stores nothing either (PR-7).
     """
     now = clock.now()
     request = own_context(request)
@@ -44,11 +46,14 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     model, name, provider = _model(agent, services)
     try:
         async with asyncio.timeout(request.deadline):
+            tools = offered(agent.tools, request.client_tools, request.active_tools, ask_first=request.ask_first)
             state = await _load(plan, request)
-            opening = _opening(agent, request, state, now)
+            results = client_results.joined(request.messages, state.history, plan.window)
+            request, state = replace(request, messages=results.messages), replace(state, history=results.history)
+            opening = _opening(agent, request, state, results.updates, now)
             if plan.conversation and state.thread is None and not request.options.read_only:
                 state = TurnState(await _create(plan.storage, plan.conversation))
-            run = Run(agent, request, plan, state, model)
+            run = Run(agent, request, plan, state, model, tools)
             try:
                 answered = await run.answer(opening, name, provider)
             except Aborted as aborted:
@@ -59,12 +64,21 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
             "use the stream or runs route for longer work"
         ) from error
     result = TurnResult(
-        request.run_id, agent.id, provider, answered.steps, answered.messages, state.thread, answered.remembered
+        request.run_id,
+        agent.id,
+        provider,
+        answered.steps,
+        answered.messages,
+        state.thread,
+        answered.remembered,
+        structured=answered.structured,
     )
     if state.thread is None or not plan.stores:
         return result
     job = await _job(agent, request, state, answered.messages)
-    commit = TurnCommit(state.thread, answered.messages, job, thread_metadata=run.thread_metadata)
+    commit = TurnCommit(
+        state.thread, answered.messages, job, thread_metadata=run.thread_metadata, updates=results.updates
+    )
     committed = await plan.storage.commit_turn(commit)
     return replace(result, thread=committed.thread, messages=committed.messages)
 
@@ -84,8 +98,11 @@ async def _load(plan: Plan, request: TurnRequest) -> TurnState:
     if conversation is None:
         return TurnState(thread=None)
     given = [m.id for m in request.messages if m.id is not None]
+    window = plan.window
+    if client_results.brings_results(request.messages):
+        window = max(window, client_results.WINDOW)
     state = await plan.storage.load_turn(
-        conversation.thread_id, last_messages=plan.window, message_ids=given, budget=plan.budget
+        conversation.thread_id, last_messages=window, message_ids=given, budget=plan.budget
     )
     if state.deleting:
         raise ThreadGone(conversation.thread_id)
@@ -100,14 +117,21 @@ async def _create(storage: Storage, conversation: Conversation) -> Thread:
     )
 
 
-def _opening(agent: TurnAgent, request: TurnRequest, state: TurnState, now: Millis) -> MessageList:
-    """The list to begin with, its new input known to fit one transaction before anything is created or called."""
+def _opening(
+    agent: TurnAgent, request: TurnRequest, state: TurnState, updates: tuple[MessageUpdate, ...], now: Millis
+) -> MessageList:
+    """The list to begin with, its new input known to fit one transaction before anything is created or called.
+
+    Stored calls that got their results are in it, whether or not a processor adds the history.
+    """
     given = prompt.divided(request, state)
-    if not given.new:
-        raise InvalidInput(Issue("messages", "holds no message that the thread does not have already"))
+    if not given.new and not updates:
+        message = "holds no message that the thread does not have already, and no result that a call of it waits for"
+        raise InvalidInput(Issue("messages", message))
     opening = prompt.opening(agent, request, given, state, now)
-    check_fits(opening)
-    return opening
+    check_fits(opening, updates)
+    answered = {u.message.id for u in updates}
+    return opening.plus(*(RunMessage.stored(m) for m in state.history if m.id in answered))
 
 
 async def _job(

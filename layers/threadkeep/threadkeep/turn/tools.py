@@ -1,10 +1,15 @@
-"""Tools: what a model may call, and how one call runs."""
+"""Tools: what a model may call, and how one call runs.
+
+A client-side tool has no function here: a call of it ends the run, the caller runs it and comes back
+with its result (`threadkeep.turn.client_results`).
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from threadkeep.errors import InvalidInput, Issue
 from threadkeep.jsontext import Json
 from threadkeep.memory.history import result_text
 from threadkeep.memory.messages import Content
@@ -42,14 +47,15 @@ class Tool:
     """One tool. `parameters` and `output_schema` are JSON Schemas.
 
     `run` takes the arguments as the model gave them and returns a JSON value; it raises
-    `ToolInputInvalid` for arguments that break the schema, and anything else when it fails.
+    `ToolInputInvalid` for arguments that break the schema, and anything else when it fails. None means
+    that the caller runs the tool, and checks the arguments.
     """
 
     name: str
     id: str
     description: str
     parameters: dict[str, Json]
-    run: Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
+    run: Callable[[dict[str, Json], ToolContext], Awaitable[Json]] | None
     output_schema: dict[str, Json] | None = None
     require_approval: bool = False
 
@@ -82,22 +88,52 @@ class CallOutcome:
 async def run_calls(
     calls: Sequence[ToolCall], tools: Mapping[str, Tool], context: Callable[[str], ToolContext]
 ) -> tuple[CallOutcome, ...]:
-    """Run the calls of one step, at most ten at a time; the outcomes keep the order of the calls."""
+    """Run the calls of one step, at most ten at a time; the outcomes keep the order of the calls.
+
+    Calls that the caller has to answer have no outcome.
+    """
     gate = asyncio.Semaphore(CONCURRENCY)
 
-    async def one(call: ToolCall) -> CallOutcome:
+    async def one(call: ToolCall) -> CallOutcome | None:
         async with gate:
-            return await _run_call(call, tools, context(call.id))
+            return await _outcome(call, tools, context(call.id))
 
-    return tuple(await asyncio.gather(*map(one, calls)))
+    done = await asyncio.gather(*map(one, calls))
+    return tuple(outcome for outcome in done if outcome is not None)
 
 
-async def _run_call(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome:
+def offered(
+    own: Mapping[str, Tool], client: Sequence[Tool], active: frozenset[str] | None, *, ask_first: bool = False
+) -> Mapping[str, Tool]:
+    """The tools of one run by name: the agent's and the caller's, of which only `active` ones if that is given.
+
+    `ask_first`: every tool of the agent needs approval. Raises `InvalidInput` for a client-side tool
+    whose name the agent's own tools take.
+    """
+    if taken := [t.name for t in client if t.name in own]:
+        raise InvalidInput(*(Issue(f"clientTools.{name}", "the agent has a tool of this name") for name in taken))
+    tools = {name: replace(tool, require_approval=tool.require_approval or ask_first) for name, tool in own.items()}
+    tools |= {tool.name: tool for tool in client}
+    return {name: tool for name, tool in tools.items() if active is None or name in active}
+
+
+async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome | None:
     tool = tools.get(call.name)
     if tool is None:
         return _failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
+    if tool.run is not None and tool.require_approval:
+        return _failed(
+            call, f"The tool {call.name} needs a person's approval, which cannot be given here; it did not run"
+        )
+    return await run_call(tool, call, context)
+
+
+async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome | None:
+    """Run one call of a tool; None if the caller has to."""
     if call.invalid is not None:
         return _done(call, validation_result(call, {"root": "expected a JSON object"}))
+    if tool.run is None:
+        return None
     try:
         return _done(call, await tool.run(call.args, context))
     except ToolInputInvalid as invalid:
@@ -111,10 +147,11 @@ def validation_result(call: ToolCall, problems: Mapping[str, str]) -> Content:
     """The result of a call with bad arguments, in words that let the model mend it (WM-10)."""
     lines = "\n".join(f"- {path}: {text}" for path, text in problems.items())
     shown = (call.invalid if call.invalid is not None else result_text(call.args))[:_EXCERPT]
+    fields: Content = {path: {"errors": [text], "fields": {}} for path, text in problems.items() if path != "root"}
     return {
         "error": True,
         "message": f"Tool input validation failed for {call.name}:\n{lines}\nReceived arguments: {shown}",
-        "validationErrors": {"errors": list(problems.values()), "fields": dict(problems)},
+        "validationErrors": {"errors": [problems["root"]] if "root" in problems else [], "fields": fields},
     }
 
 
