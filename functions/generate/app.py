@@ -1,6 +1,6 @@
-"""POST /api/agents/{agentId}/generate."""
+"""POST /api/agents/{agentId}/generate, and tools that are called directly."""
 
 from threadkeep.bootstrap import app
-from threadkeep.http import gateway, generate
+from threadkeep.http import gateway, generate, tools
 
-handler = gateway.handler(generate.ROUTES, app)
+handler = gateway.handler((*generate.ROUTES, *tools.ROUTES), app)

@@ -133,6 +133,16 @@ def test_a_plain_request_holds_nothing_more():
     }
 
 
+def test_a_response_schema_is_the_last_system_text():
+    schema = {"type": "object", "properties": {"n": {"type": "number"}}}
+    body = converse_body(
+        request(says("system", TextPart("Be kind.")), says("user", TextPart("hi")), response_schema=schema)
+    )
+    first, last = body["system"]
+    assert first == {"text": "Be kind."}
+    assert last["text"].endswith(json.dumps(schema, separators=(",", ":")))
+
+
 def test_same_roles_merge_and_blank_texts_vanish():
     assert turns(
         says("user", "a", " \n"), says("user", ""), says("user", "b"), says("assistant", " "), says("user", "c")

@@ -168,6 +168,30 @@ def test_a_plain_request_sends_nothing_more_than_it_needs(scripted, ask):
     assert scripted.requests == [{"model": "m1", "messages": [{"role": "user", "content": "hi"}]}]
 
 
+OPEN = {"type": "object", "properties": {"n": {"type": "number"}}}
+CLOSED = OPEN | {"required": ["n"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema,strict",
+    [
+        (CLOSED, True),
+        (OPEN, False),
+        (OPEN | {"additionalProperties": False}, False),
+        (OPEN | {"required": ["n"]}, False),
+        ({"type": "array", "items": CLOSED}, True),
+        ({"type": "array", "items": {"type": "object"}}, False),
+        ({"anyOf": [CLOSED, OPEN]}, False),
+    ],
+)
+def test_a_response_schema_is_strict_where_strict_mode_takes_it(scripted, ask, schema, strict):
+    scripted.reset()
+    run(scripted.url, ask('@say {"n":3}', tools=(WEATHER,), response_schema=schema))
+    (sent,) = scripted.requests
+    wanted = {"name": "response", "schema": schema, "strict": strict}
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": wanted}
+
+
 def test_settings(scripted, ask):
     scripted.reset()
     run(scripted.url, ask("hi", settings=ModelSettings(0.0, 0.5, 77, ("END",))))

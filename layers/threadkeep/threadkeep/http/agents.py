@@ -74,7 +74,7 @@ async def list_agents(call: Call[AgentsQuery, None]) -> dict[str, AgentView]:
     """Every agent by its id; agents that only work under a supervisor are not in it."""
     views: dict[str, AgentView] = {}
     for agent in call.app.registry.listed():
-        resolved = await _resolved_or_bare(agent, _context(call))
+        resolved = await resolved_or_bare(agent, _context(call))
         listed = {"id": agent.id, "has_draft": False}
         views[agent.id] = _view(agent, resolved, schemas=not call.query.partial).model_copy(update=listed)
     return views
@@ -82,12 +82,33 @@ async def list_agents(call: Call[AgentsQuery, None]) -> dict[str, AgentView]:
 
 async def get_agent(call: Call[wire.ContextQuery, None]) -> AgentView:
     agent = _agent(call)
-    return _view(agent, await _resolved_or_bare(agent, _context(call)), schemas=True)
+    return _view(agent, await resolved_or_bare(agent, _context(call)), schemas=True)
+
+
+async def list_tools(call: Call[wire.ContextQuery, None]) -> dict[str, ToolView]:
+    """The tools of all agents by their own ids; where agents have different tools of one id, the first agent's."""
+    return {tool.id: _tool(tool, schemas=True) for tool in await _tools(call)}
+
+
+async def get_any_tool(call: Call[wire.ContextQuery, None]) -> ToolView:
+    """A tool by its own id, whichever agent has it."""
+    for tool in await _tools(call):
+        if tool.id == call.path["toolId"]:
+            return _tool(tool, schemas=True)
+    raise NotFound("Tool not found")
+
+
+async def _tools(call: Call[wire.ContextQuery, None]) -> list[Tool]:
+    found: dict[str, Tool] = {}
+    for agent in call.app.registry.listed():
+        for tool in (await resolved_or_bare(agent, _context(call))).tools.values():
+            found.setdefault(tool.id, tool)
+    return list(found.values())
 
 
 async def get_tool(call: Call[wire.ContextQuery, None]) -> ToolView:
     """One tool by its own id (not by the name that the model calls)."""
-    resolved = await _resolved_or_bare(_agent(call), _context(call))
+    resolved = await resolved_or_bare(_agent(call), _context(call))
     for tool in resolved.tools.values():
         if tool.id == call.path["toolId"]:
             return _tool(tool, schemas=True)
@@ -105,7 +126,7 @@ def _context(call: Call[AgentsQuery, None] | Call[wire.ContextQuery, None]) -> R
     return RequestContext.from_client(call.query.request_context)
 
 
-async def _resolved_or_bare(agent: "Agent", context: RequestContext) -> TurnAgent:
+async def resolved_or_bare(agent: "Agent", context: RequestContext) -> TurnAgent:
     """The agent for this context, or a bare one where its settings need a fuller context than a viewer has."""
     try:
         return await agent.resolve(context)
@@ -183,6 +204,27 @@ ROUTES = (
         body=NoBody,
         reply=ToolView,
         summary="Read one of an agent's tools",
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/api/tools",
+        function="agents",
+        operation=list_tools,
+        query=wire.ContextQuery,
+        body=NoBody,
+        reply=dict[str, ToolView],
+        summary="List tools",
+    ),
+    Route(
+        method="GET",
+        path="/api/tools/{toolId}",
+        function="agents",
+        operation=get_any_tool,
+        query=wire.ContextQuery,
+        body=NoBody,
+        reply=ToolView,
+        summary="Read a tool",
         errors=(404,),
     ),
 )
