@@ -54,5 +54,7 @@ async def perform(services: Services, body: str) -> None:
     task = jsontext.loads(body)
     if task["kind"] == "finish_turn":
         await after.finish_turn(services, task["threadId"], task["runId"])
+    elif task["kind"] == "clone":
+        await services.storage.finish_clone(task["threadId"])
     else:
         await after.purge(services, task["threadId"])

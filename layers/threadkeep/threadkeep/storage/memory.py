@@ -10,9 +10,12 @@ from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
 from threadkeep.storage import rules
+from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
     ALL,
     Budget,
+    Clone,
+    CloneRequest,
     Committed,
     Direction,
     Include,
@@ -39,6 +42,7 @@ class _Entry:
 
     thread: Thread
     deleting: bool = False
+    source: tuple[str, Millis] | None = None  # the thread of which it is a copy: id and created_at
     messages: dict[str, Message] = field(default_factory=dict[str, Message])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
 
@@ -165,6 +169,56 @@ class InMemoryStorage:
             if entry is not None and entry.deleting:
                 self._buried[thread_id] = entry.thread.created_at
                 del self._entries[thread_id]
+
+    async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(request.source_id)
+            if entry is None:
+                raise NotFound("Source thread not found")
+            rules.check_owner(entry.thread, resource_id)
+            target = rules.clone_target(entry.thread, request, self._birth(request.new.id))
+            if request.new.id in self._entries:
+                raise Conflict(f"Thread {request.new.id} exists already")
+            match = MessageFilter(since=request.since, until=request.until)
+            chosen = [
+                m
+                for m in entry.messages.values()
+                if rules.passes(m, match) and (request.message_ids is None or m.id in request.message_ids)
+            ]
+            if request.limit is not None:
+                chosen = chosen[max(len(chosen) - request.limit, 0) :]
+            return self._copy(entry.thread, target, chosen)
+
+    def _copy(self, source: Thread, target: Thread, chosen: Sequence[Message]) -> Clone:
+        ids = {m.id: rules.copy_id(target, m.id) for m in chosen}
+        copies = [
+            replace(m, id=ids[m.id], thread_id=target.id, order=order_key(m.created_at, n), revision=1)
+            for n, m in enumerate(chosen, 1)
+        ]
+        last = chosen[-1].id if chosen else None
+        target = replace(
+            target,
+            metadata=_json_copy(rules.clone_metadata(target.metadata, source.id, target.created_at, last)),
+            seq=len(copies),
+            message_count=len(copies),
+            last_at=max((m.created_at for m in copies), default=0),
+        )
+        entry = self._entries[target.id] = _Entry(target, source=(source.id, source.created_at))
+        entry.write(copies)
+        return Clone(_thread_copy(target), tuple(map(_message_copy, copies)), ids)
+
+    async def finish_clone(self, thread_id: str) -> None:
+        await _other_tasks()  # a copy is made in one go here
+
+    async def list_clones(self, source_id: str) -> tuple[str, ...]:
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(source_id)
+            origin = (source_id, entry.thread.created_at) if entry else None
+            return tuple(
+                sorted(i for i, e in self._entries.items() if origin and e.source == origin and not e.deleting)
+            )
 
     async def list_messages(
         self,
@@ -342,9 +396,12 @@ class InMemoryStorage:
     def _entries_of(self, resource_id: str) -> list[_Entry]:
         return [e for e in self._entries.values() if not e.deleting and e.thread.resource_id == resource_id]
 
+    def _birth(self, thread_id: str) -> Millis:
+        return max(self.clock(), self._buried.get(thread_id, -1) + 1)
+
     def _first_row(self, new: NewThread) -> Thread:
         """A new thread. One that takes a purged thread's id is younger, even within one millisecond."""
-        now = max(self.clock(), self._buried.get(new.id, -1) + 1)
+        now = self._birth(new.id)
         return Thread(new.id, new.resource_id, new.title, _json_copy(new.metadata), created_at=now, updated_at=now)
 
 

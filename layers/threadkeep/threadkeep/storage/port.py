@@ -354,6 +354,25 @@ class Storage(Protocol):
         """Remove everything of a tombstone, the tombstone last. Resumable; no effect on a live thread."""
         ...
 
+    async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:
+        """Copy a thread with its messages, each under a new id and at its old time (TH-10).
+
+        The copy appears when it is complete; until then its id reads as missing and is taken
+        (`Conflict`). Messages that the source gets meanwhile are not copied. A copy that was cut off is
+        finished by `finish_clone`. Raises `NotFound` for an unknown source, also one that is deleted
+        meanwhile, `AccessDenied` if `resource_id` is given and does not own the source, `Conflict` if the
+        new id exists, `InvalidInput` above 1,000 `message_ids`, `TooLarge` above 350 KB of title and metadata.
+        """
+        ...
+
+    async def finish_clone(self, thread_id: str) -> None:
+        """Bring a copy to its end whose call was cut off. No effect on any other thread."""
+        ...
+
+    async def list_clones(self, source_id: str) -> tuple[str, ...]:
+        """The ids of the existing copies of a thread, sorted."""
+        ...
+
     async def list_messages(
         self,
         thread_id: str,

@@ -3,15 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypedDict, TypeVar
+from uuid import UUID, uuid5
 
 from threadkeep import jsontext
-from threadkeep.clock import Millis
+from threadkeep.clock import Millis, iso
 from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, TooLarge
 from threadkeep.ids import new_id
 from threadkeep.jsontext import Json
 from threadkeep.storage.order import MAX_MILLIS, order_key
 from threadkeep.storage.port import (
     Budget,
+    CloneRequest,
     Message,
     MessageChange,
     MessageFilter,
@@ -33,7 +35,10 @@ MAX_BODY_BYTES = 350_000  # of an item's 400 KB
 RECEIPT_MILLIS = 86_400_000
 MAX_AHEAD_MILLIS = 86_400_000  # of a saved message's own time, for clocks that run ahead
 TAKEN_OVER = "Another run has taken over this request"
+MAX_CLONE_IDS = 1_000
 MAX_FILTERED = 10_000  # messages that a filter may look at
+
+_COPIES = UUID("6f0b5a0e-0b0c-4c58-9d7c-3b1f5d1a7d25")  # names the ids of copied messages
 
 CONVERSATION_ROLES = frozenset({"user", "assistant"})
 HIDDEN_ROLES = frozenset({"system"})  # instructions are made anew for each turn, never replayed
@@ -218,6 +223,32 @@ def without(thread: Thread, deleted: int, now: Millis) -> Thread:
 def chunks(rows: Sequence[T], size: int = MAX_TURN_MESSAGES) -> list[Sequence[T]]:
     """The rows in parts that fit one transaction."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def clone_target(source: Thread, request: CloneRequest, now: Millis) -> Thread:
+    """The row of a copy before its messages come. Raises `InvalidInput`, `TooLarge`, `Conflict`."""
+    if len(request.message_ids or ()) > MAX_CLONE_IDS:
+        raise InvalidInput(Issue("options.messageFilter.messageIds", f"may name at most {MAX_CLONE_IDS} messages"))
+    new = request.new
+    if new.id == source.id:
+        raise Conflict(f"Thread {new.id} exists already")
+    title = new.title or (f"Clone of {source.title}" if source.title else "")
+    target = Thread(new.id, new.resource_id, title, clone_metadata(new.metadata, source.id, now, None), now, now)
+    check_thread(title, target.metadata)
+    return target
+
+
+def clone_metadata(
+    metadata: dict[str, Json] | None, source_id: str, now: Millis, last_id: str | None
+) -> dict[str, Json]:
+    """The metadata of a copy: the given ones, and where it comes from (M-DISC-4). `last_id` is the source's."""
+    origin = {"sourceThreadId": source_id, "clonedAt": iso(now)}
+    return {**(metadata or {}), "clone": origin if last_id is None else {**origin, "lastMessageId": last_id}}
+
+
+def copy_id(target: Thread, message_id: str) -> str:
+    """The id of a message's copy: the same each time, so that a copy that was cut off can be taken up."""
+    return str(uuid5(_COPIES, f"{target.id}\0{target.created_at}\0{message_id}"))
 
 
 def updated(update: MessageUpdate) -> Message:

@@ -48,13 +48,14 @@ from threadkeep.testing.storage_base import (
     turn,
 )
 from threadkeep.testing.storage_changes import ChangesContract
+from threadkeep.testing.storage_clones import ClonesContract
 from threadkeep.testing.storage_machine import run_random_histories
 from threadkeep.testing.storage_reading import ReadingContract
 from threadkeep.testing.storage_receipts import ReceiptsContract
 
 
 @pytest.mark.asyncio
-class StorageContract(ChangesContract, ReadingContract, ReceiptsContract):
+class StorageContract(ChangesContract, ClonesContract, ReadingContract, ReceiptsContract):
     """The whole contract."""
 
     # create_thread, get_thread

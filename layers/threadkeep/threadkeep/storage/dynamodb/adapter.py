@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from threadkeep import clock
 from threadkeep.clock import Millis
+from threadkeep.storage.dynamodb.clones import Clones
 from threadkeep.storage.dynamodb.edits import Edits
 from threadkeep.storage.dynamodb.listing import ThreadLists
 from threadkeep.storage.dynamodb.messages import Messages
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Turns):
+class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns):
     """`Storage` on DynamoDB. `client` is a boto3 client of service `dynamodb`; `now` tells the time."""
 
     def __init__(self, table_name: str, client: "DynamoDBClient", *, now: Callable[[], Millis] = clock.now):

@@ -10,6 +10,7 @@ SELF = "@"  # the sort key of a thread's or a resource's own row; sorts before e
 MESSAGE = "M#"
 JOB = "J#"
 DIRECTORY = "T#"
+CLONE = "C#"
 SHARDS = 8  # of the index that lists threads of all owners
 
 
@@ -57,6 +58,11 @@ def receipt(key: str) -> str:
 
 def job(run_id: str) -> str:
     return f"{JOB}{encode(run_id)}"
+
+
+def clone(thread_id: str) -> str:
+    """The sort key, below the source's partition, of the link to a copy."""
+    return f"{CLONE}{encode(thread_id)}"
 
 
 def directory(created_at: Millis, thread_id: str) -> str:

@@ -8,9 +8,9 @@ from threadkeep.storage.dynamodb import items, keys
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work for `after_turn`: finish a turn (with `run_id`), or purge a deleted thread."""
+    """Work for `after_turn`: finish a turn (with `run_id`), purge a deleted thread, or finish a copy."""
 
-    kind: Literal["finish_turn", "purge"]
+    kind: Literal["finish_turn", "purge", "clone"]
     thread_id: str
     run_id: str = ""
 
@@ -23,7 +23,9 @@ class Task:
 def task_of(record: dict[str, Any]) -> Task | None:
     """The task that a stream record asks for, or None.
 
-    A new job asks to be done; a thread that has become a tombstone asks for the removal of its rest.
+    A new job asks to be done; a thread that has become a tombstone asks for the removal of its rest, also
+    when it is touched because a part of that is done; a new thread that waits for its messages asks that
+    they be copied.
     """
     image = record["dynamodb"].get("NewImage")
     if image is None:
@@ -31,6 +33,9 @@ def task_of(record: dict[str, Any]) -> Task | None:
     pk, sk = items.get_text(image, "pk"), items.get_text(image, "sk")
     if sk.startswith(keys.JOB) and record["eventName"] == "INSERT":
         return Task("finish_turn", keys.thread_of(pk), keys.decode(sk.removeprefix(keys.JOB)))
-    if pk.startswith("T#") and sk == keys.SELF and items.get_text(image, "state") == items.DELETING:
+    state = items.get_text(image, "state") if pk.startswith("T#") and sk == keys.SELF else ""
+    if state == items.DELETING:
         return Task("purge", keys.thread_of(pk))
+    if state == items.CLONING and record["eventName"] == "INSERT":
+        return Task("clone", keys.thread_of(pk))
     return None

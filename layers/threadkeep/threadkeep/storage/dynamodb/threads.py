@@ -80,6 +80,8 @@ class Threads(Part):
         if row is None or not items.is_deleting(row):
             return
         await self._empty(thread_id)
+        if source := items.get_text(row, "source"):
+            await self._table.delete(items.key(keys.thread(source), keys.clone(thread_id)))
         await self._table.delete(
             items.thread_key(thread_id),
             ConditionExpression="#state = :deleting",

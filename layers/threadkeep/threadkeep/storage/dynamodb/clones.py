@@ -1,0 +1,153 @@
+"""Copies of threads, made in steps that can be taken up again.
+
+The copy's row is there first, in state `cloning`, with what is to be copied; then come the messages, 44
+in one transaction that also moves the row's cursor; last the row becomes `ready` and is listed. Every
+step requires the row as the one before left it, so two processes that work on one copy do each step once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from threadkeep.errors import Conflict, NotFound, ThreadGone
+from threadkeep.storage import rules
+from threadkeep.storage.dynamodb import copying as steps
+from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.copying import Copying, Selection
+from threadkeep.storage.dynamodb.items import text
+from threadkeep.storage.dynamodb.part import Part
+from threadkeep.storage.dynamodb.table import Cancelled
+from threadkeep.storage.order import MAX_MILLIS, MAX_SEQ, bounds, order_key
+from threadkeep.storage.port import Clone, CloneRequest, Direction, MessageFilter, Thread
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
+
+WATCH_SECONDS = 2.0  # a copy that makes no step for so long has been left
+_PAGE = 100  # rows of the source that are read at once
+_NO_SOURCE = "Source thread not found"
+
+
+class Clones(Part):
+    async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:
+        source = await self._ready(request.source_id)
+        if source is None:
+            raise NotFound(_NO_SOURCE)
+        rules.check_owner(source, resource_id)
+        target = rules.clone_target(source, request, self._now())
+        copying = Copying(target, await self._select(source, request))
+        await self._begin(copying)
+        await self._finish(copying)
+        return await self._finished(target)
+
+    async def _select(self, source: Thread, request: CloneRequest) -> Selection:
+        since, until = rules.time_range(MessageFilter(since=request.since, until=request.until))
+        first, last = bounds(since, max(until, 0)) if since <= until else bounds(1, 0)
+        chosen = Selection(source.id, source.created_at, source.seq, first, last, request.message_ids)
+        return chosen if request.limit is None else replace(chosen, first=await self._newest(chosen, request.limit))
+
+    async def _newest(self, chosen: Selection, limit: int) -> str:
+        """The order from which on the newest `limit` messages of a selection are."""
+        start, left = order_key(MAX_MILLIS, MAX_SEQ), limit
+        async for row in self._range(chosen, "DESC", "id, #order"):
+            if left <= 0:
+                break
+            if chosen.takes(row):
+                left, start = left - 1, items.get_text(row, "order")
+        return start
+
+    async def _range(
+        self, chosen: Selection, direction: Direction, attributes: str | None = None, after: str = ""
+    ) -> AsyncIterator["Item"]:
+        first, last = keys.messages_from(chosen.first), keys.messages_to(chosen.last)
+        if after:
+            first = max(first, keys.messages_to(after))
+        if first <= last:
+            query = requests.between(keys.thread(chosen.source_id), first, last, direction)
+            if attributes:
+                query |= {"ProjectionExpression": attributes, "ExpressionAttributeNames": {"#order": "order"}}
+            async for row in self._table.query(query, limit=None if attributes else _PAGE):
+                yield row
+
+    async def _begin(self, copying: Copying) -> None:
+        """Write the copy's row, and the link by which the source knows it."""
+        source_id, target = copying.selection.source_id, copying.thread
+        put = {"Item": steps.row_of(copying), **requests.NEW, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        link = items.key(keys.thread(source_id), keys.clone(target.id)) | {"threadId": text(target.id)}
+        try:
+            await self._table.transact([{"Put": put}, steps.source_lives(copying.selection), {"Put": {"Item": link}}])
+        except Cancelled as cancelled:
+            if not cancelled.failed(0):
+                raise NotFound(_NO_SOURCE) from cancelled
+            raise Conflict(f"Thread {target.id} exists already") from cancelled
+
+    async def finish_clone(self, thread_id: str) -> None:
+        row = await self._row(thread_id)
+        while row is not None and items.get_text(row, "state") == items.CLONING:
+            seen = items.get_number(row, "version")
+            await asyncio.sleep(WATCH_SECONDS)
+            row = await self._row(thread_id)
+            if row is not None and items.get_number(row, "version") == seen and not items.is_ready(row):
+                await self._finish(steps.copying_of(row))
+                return
+
+    async def _finish(self, copying: Copying) -> None:
+        """Take the steps that are left. Raises `NotFound` if the source went, `ThreadGone` if the copy did."""
+        while True:
+            rows = await self._next(copying)
+            after = steps.advanced(copying, rows) if rows else copying
+            try:
+                if not rows:
+                    await self._table.transact([steps.ready(copying), *requests.enter(copying.thread)])
+                    return
+                await self._table.transact([*steps.step(copying, after), *steps.copies(copying, rows)])
+                copying = after
+            except Cancelled as cancelled:
+                row = cancelled.old(0) if cancelled.failed(0) else await self._row(copying.thread.id)
+                if row is not None and items.is_ready(row):
+                    return
+                if row is None or items.is_deleting(row):
+                    raise ThreadGone(copying.thread.id) from cancelled
+                copying = steps.copying_of(row)
+                if rows and cancelled.failed(1):
+                    await self._abandon(copying)
+                    raise NotFound(_NO_SOURCE) from cancelled
+
+    async def _next(self, copying: Copying) -> "list[Item]":
+        """The next messages to copy: as many as fit one transaction."""
+        rows: list[Item] = []
+        size = 0
+        async for row in self._range(copying.selection, "ASC", after=copying.cursor):
+            if copying.selection.takes(row):
+                size += len(items.get_text(row, "content").encode())
+                if rows and size > rules.MAX_TURN_BYTES:
+                    break
+                rows.append(row)
+                if len(rows) == rules.MAX_TURN_MESSAGES:
+                    break
+        return rows
+
+    async def _abandon(self, copying: Copying) -> None:
+        """Without its source a copy cannot become whole: it goes the way of a deleted thread."""
+        change = {":deleting": text(items.DELETING)}
+        update = steps.while_cloning(copying.thread, "SET #state = :deleting REMOVE cloning, title, metadata", change)
+        with suppress(Cancelled):
+            await self._table.transact([update])
+
+    async def _finished(self, target: Thread) -> Clone:
+        thread = await self._ready(target.id)
+        if thread is None:
+            raise ThreadGone(target.id)
+        rows = await self._first(None, requests.prefix(keys.thread(target.id), keys.MESSAGE, "ASC"))
+        ids = {items.get_text(row, "copyOf"): items.get_text(row, "id") for row in rows if "copyOf" in row}
+        return Clone(thread, tuple(map(items.message_from, rows)), ids)
+
+    async def list_clones(self, source_id: str) -> tuple[str, ...]:
+        source, links = await asyncio.gather(
+            self._ready(source_id),
+            self._first(None, requests.prefix(keys.thread(source_id), keys.CLONE, "ASC")),
+        )
+        rows = await self._table.batch_get([items.thread_key(items.get_text(link, "threadId")) for link in links])
+        return tuple(sorted(items.thread_from(row).id for row in rows if items.is_ready(row))) if source else ()
