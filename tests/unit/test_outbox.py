@@ -19,6 +19,7 @@ EVENTS = Path(__file__).parents[2] / "events"
 
 THREAD = items.thread_item(Thread("a#b", "ana", "", None, 1, 1))
 TOMBSTONE = THREAD | {"state": {"S": "deleting"}}
+COPY = THREAD | {"state": {"S": "cloning"}}
 JOB = items.job_item(Job("run/1", "a#b", "assistant", {}), 5)
 
 
@@ -38,6 +39,8 @@ def record(image: dict[str, Any] | None, event: str = "INSERT", number: int = 1)
         (THREAD, "INSERT", None),
         (THREAD, "MODIFY", None),
         (TOMBSTONE, "MODIFY", Task("purge", "a#b")),
+        (COPY, "INSERT", Task("clone", "a#b")),
+        (COPY, "MODIFY", None),
         (items.key("R#ana", "@"), "MODIFY", None),
     ],
 )
