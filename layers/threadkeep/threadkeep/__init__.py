@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from threadkeep.agents.agent import Agent
-    from threadkeep.agents.tool import tool
+    from threadkeep.agents.tool import schema_tool, tool
     from threadkeep.memory.memory import Memory
     from threadkeep.models.port import ModelSettings
     from threadkeep.turn.context import RequestContext
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from threadkeep.turn.processors.message_history import MessageHistory
     from threadkeep.turn.processors.token_limiter import TokenLimiter
     from threadkeep.turn.processors.tool_call_filter import ToolCallFilter
+    from threadkeep.turn.result import Step, TurnResult
+    from threadkeep.turn.structured import StructuredOutput
     from threadkeep.turn.tools import Tool, ToolContext
 
 __version__ = "0.1.0"
@@ -30,11 +32,15 @@ __all__ = [
     "PromptItem",
     "RequestContext",
     "RunMessage",
+    "Step",
+    "StructuredOutput",
     "SystemText",
     "TokenLimiter",
     "Tool",
     "ToolCallFilter",
     "ToolContext",
+    "TurnResult",
+    "schema_tool",
     "tool",
 ]
 
@@ -49,11 +55,15 @@ _HOMES = {
     "PromptItem": "threadkeep.turn.message_list",
     "RequestContext": "threadkeep.turn.context",
     "RunMessage": "threadkeep.turn.message_list",
+    "Step": "threadkeep.turn.result",
+    "StructuredOutput": "threadkeep.turn.structured",
     "SystemText": "threadkeep.turn.message_list",
     "TokenLimiter": "threadkeep.turn.processors.token_limiter",
     "Tool": "threadkeep.turn.tools",
     "ToolCallFilter": "threadkeep.turn.processors.tool_call_filter",
     "ToolContext": "threadkeep.turn.tools",
+    "TurnResult": "threadkeep.turn.result",
+    "schema_tool": "threadkeep.agents.tool",
     "tool": "threadkeep.agents.tool",
 }
 

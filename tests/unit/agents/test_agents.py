@@ -130,11 +130,15 @@ def test_the_public_names_are_these():
         "PromptItem",
         "RequestContext",
         "RunMessage",
+        "Step",
+        "StructuredOutput",
         "SystemText",
         "TokenLimiter",
         "Tool",
         "ToolCallFilter",
         "ToolContext",
+        "TurnResult",
+        "schema_tool",
         "tool",
     ]
     assert all(getattr(threadkeep, name) for name in threadkeep.__all__)

@@ -2,8 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from tests.unit.fakes import calls, says
-from threadkeep import ToolContext, tool
+from tests.unit.turn.conftest import user
+from threadkeep import Memory, ToolContext, tool
+from threadkeep.errors import ModelUnavailable
 from threadkeep.models.port import ModelResponse, ToolCall, Usage
 
 
@@ -59,6 +63,45 @@ async def test_the_model_sees_the_result_of_its_call_and_so_does_the_next_turn(h
     assert h.model.prompt[2:] == [*expected, ("assistant", "4 degrees."), ("user", "and now?")]
 
 
+async def test_loop1_zero_steps_means_the_agents_own_limit(house):
+    h = house(
+        calls(("weather", {"city": "a"})), calls(("weather", {"city": "b"})), "done", tools=[weather], max_steps=2
+    )
+    await h.turn("go", max_steps=0)
+    assert len(h.model.requests) == 2
+
+
+async def test_loop3_loop4_texts_are_joined_and_usage_is_summed(house):
+    h = house(calls(("weather", {"city": "Oslo"}), text="one "), "two", tools=[weather])
+    result = await h.turn("go")
+    assert result.text == "one two"
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (20, 10)
+
+
+async def test_loop7_a_model_failure_raises_and_stores_nothing(house):
+    h = house(calls(("weather", {"city": "Oslo"}), text="partial"), ModelUnavailable("down"), tools=[weather])
+    with pytest.raises(ModelUnavailable):
+        await h.turn("go")
+    assert await h.stored() == ()
+
+
+async def test_loop9_context_is_sent_between_history_and_input_and_never_stored(house):
+    h = house()
+    await h.turn("first")
+    await h.turn("second", context=(user("it rains"),))
+    assert [text for _, text in h.model.prompt] == ["Be kind.", "first", "ok", "it rains", "second"]
+    await h.turn("third")
+    assert "it rains" not in [text for _, text in h.model.prompt]
+
+
+async def test_loop14_a_window_that_an_answer_opens_gets_a_user_message_before_it(house):
+    h = house(memory=Memory(last_messages=1))
+    await h.turn("first")
+    await h.turn("second")
+    assert h.model.prompt[1:] == [("user", "."), ("assistant", "ok"), ("user", "second")]
+    assert ("user", ".") not in await h.texts()
+
+
 async def test_loop2_the_step_limit_ends_the_run_with_its_results_stored(house):
     endless = [calls(("weather", {"city": "x" * n})) for n in range(1, 9)]
     for n, answer in enumerate(endless):
@@ -82,7 +125,7 @@ async def test_loop8_a_failing_tool_is_told_to_the_model_and_the_run_goes_on(hou
     assert (stored["state"], stored["errorText"]) == ("output-error", "RuntimeError: no station in Oslo")
 
 
-async def test_an_invented_tool_is_answered_with_the_list_of_tools(house):
+async def test_loop8_an_invented_tool_is_answered_with_the_list_of_tools(house):
     h = house(calls(("teleport", {})), "fine", tools=[weather, who])
     await h.turn("go")
     assert "no tool teleport. Available tools: weather, who" in h.model.prompt[-1][1]

@@ -1,8 +1,8 @@
 """`Agent`: what a deployer writes."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -14,8 +14,14 @@ from threadkeep.models.port import Model, ModelSettings
 from threadkeep.turn.context import RequestContext, check_context, value_of
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.processors.pipeline import check_ids
-from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent
+from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent, TurnRequest
+from threadkeep.turn.result import TurnResult
+from threadkeep.turn.structured import StructuredOutput
 from threadkeep.turn.tools import Tool
+
+if TYPE_CHECKING:  # functions that only list agents need no turn
+    from threadkeep.agents.library import Hook, Said, ThreadArgument
+    from threadkeep.storage.port import Storage
 
 T = TypeVar("T")
 Dynamic = T | Callable[[RequestContext], T | Awaitable[T]]  # a value, or a function of the request context
@@ -88,6 +94,66 @@ class Agent:
             output_processors=tuple(await value_of(self.output_processors, context)),
             max_processor_retries=self.max_processor_retries,
         )
+
+    async def generate(
+        self,
+        messages: "Said",
+        *,
+        thread: "ThreadArgument | None" = None,
+        resource: str | None = None,
+        storage: "Storage | None" = None,
+        options: Mapping[str, Any] | None = None,
+        context: "Said | None" = None,
+        instructions: str | None = None,
+        system: str | None = None,
+        max_steps: int | None = None,
+        tool_choice: str = "auto",
+        active_tools: Iterable[str] | None = None,
+        client_tools: Sequence[Tool] = (),
+        structured_output: StructuredOutput | None = None,
+        model_settings: ModelSettings | None = None,
+        request_context: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        deadline: float | None = None,
+        on_step_finish: "Hook | None" = None,
+        on_finish: "Hook | None" = None,
+        on_title_generated: "Hook | None" = None,
+    ) -> TurnResult:
+        """Run one turn in this process, with what is due after it; no AWS is needed (CALL-1).
+
+        `messages` and `context` are a text, or a list of texts and `{role, content}` as over HTTP. `thread` is
+        an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used. `options` change
+        the memory's for this call. `storage` None means the memory's own, or one in memory that all agents
+        of the process share. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the title
+        of a thread that got one; they may be async (LOOP-10).
+
+        Raises `InvalidInput` where only one of thread and resource is given (TH-17), and what `run_turn` raises.
+        """
+        from threadkeep.agents import library
+
+        conversation = library.conversation_of(thread, resource)
+        said = library.messages_of(messages, "messages")
+        values = RequestContext(request_context)
+        resolved = await self.resolve(values)
+        request = TurnRequest(
+            messages=said,
+            run_id=run_id or ids.new_id(),
+            conversation=conversation,
+            options=library.options_of(resolved, options),
+            context=library.messages_of(context, "context") if context else (),
+            instructions=instructions,
+            system=system,
+            max_steps=max_steps or None,
+            tool_choice=tool_choice,
+            active_tools=None if active_tools is None else frozenset(active_tools),
+            settings=model_settings,
+            deadline=deadline,
+            request_context=values,
+            client_tools=tuple(client_tools),
+            structured_output=structured_output,
+        )
+        hooks = library.Hooks(on_step_finish, on_finish, on_title_generated)
+        return await library.run_in_process(resolved, request, storage, hooks)
 
     def _by_name(self, tools: Sequence[Tool]) -> Mapping[str, Tool]:
         named = {tool.name: tool for tool in tools}

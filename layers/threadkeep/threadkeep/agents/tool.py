@@ -1,4 +1,4 @@
-"""`tool`: makes a tool of a typed function."""
+"""`tool` makes a tool of a typed function, `schema_tool` one of a JSON Schema."""
 
 import asyncio
 import inspect
@@ -8,6 +8,7 @@ from typing import Any, get_type_hints, overload
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
+from threadkeep import schemas
 from threadkeep.errors import ConfigurationError
 from threadkeep.jsontext import Json
 from threadkeep.turn.context import context_problems
@@ -64,6 +65,35 @@ def tool(
     return make if function is None else make(function)
 
 
+def schema_tool(
+    name: str,
+    parameters: dict[str, Json],
+    run: Callable[[dict[str, Json], ToolContext], Any] | None = None,
+    *,
+    id: str | None = None,
+    description: str = "",
+    output_schema: dict[str, Json] | None = None,
+    require_approval: bool = False,
+) -> Tool:
+    """Make a tool of a plain JSON Schema; `run` gets arguments that are valid, and the caller.
+
+    `run` may be async; a plain one runs in a thread. Without `run` it is a client-side tool: the caller
+    checks the arguments and brings the result. Raises `ConfigurationError` for a schema that cannot be used.
+    """
+    if reason := schemas.unusable(parameters):
+        raise ConfigurationError(f"Tool {name}: {reason}")
+
+    if run is None:
+        return Tool(name, id or name, description, parameters, None, output_schema)
+
+    async def checked(args: dict[str, Json], context: ToolContext) -> Json:
+        if problems := schemas.problems(parameters, args):
+            raise ToolInputInvalid(problems)
+        return to_jsonable_python(await _called(run, args, context))
+
+    return Tool(name, id or name, description, parameters, checked, output_schema, require_approval)
+
+
 def _checked(run: Run, schema: type[BaseModel] | None) -> Run:
     async def checked(args: dict[str, Json], context: ToolContext) -> Json:
         problems = context_problems(context.request_context, schema) if schema else {}
@@ -97,10 +127,13 @@ def _runner(function: Function, arguments: type[BaseModel], injected: str | None
         given = {field: getattr(valid, field) for field in arguments.model_fields}
         if injected:
             given[injected] = context
-        if inspect.iscoroutinefunction(function):
-            result = await function(**given)
-        else:
-            result = await asyncio.to_thread(function, **given)
-        return to_jsonable_python(result)
+        return to_jsonable_python(await _called(function, **given))
 
     return run
+
+
+async def _called(function: Function, *args: Any, **named: Any) -> Any:
+    """What the function returns; one that is not async runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **named)
+    return await asyncio.to_thread(function, *args, **named)

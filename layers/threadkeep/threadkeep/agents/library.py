@@ -1,0 +1,133 @@
+"""Turns without HTTP: what `Agent.generate` does, for tests and for programs that bring their own store."""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from threadkeep import ids
+from threadkeep.errors import InvalidInput, Issue, ModelUnavailable
+from threadkeep.memory.options import MemoryOptions, merged
+from threadkeep.models.port import Model
+from threadkeep.models.registry import Models
+from threadkeep.storage.memory import InMemoryStorage
+from threadkeep.storage.port import Storage
+from threadkeep.turn.after import finish_turn
+from threadkeep.turn.input import input_messages
+from threadkeep.turn.plan import own_context, planned
+from threadkeep.turn.request import Conversation, InputMessage, Services, TurnAgent, TurnRequest
+from threadkeep.turn.result import TurnResult
+from threadkeep.turn.run import run_turn
+
+Said = str | Sequence[str | dict[str, Any]]
+ThreadArgument = str | Mapping[str, Any]
+Hook = Callable[[Any], Awaitable[None] | None]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Functions of the caller, plain or async: after each step, after the run, after a title was made."""
+
+    step: Hook | None = None
+    finish: Hook | None = None
+    title: Hook | None = None
+
+
+async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks) -> TurnResult:
+    """Run a turn, then what is due after it (TT-2), and tell the hooks (LOOP-10).
+
+    `storage` None means the memory's own, or one that this process shares and forgets when it ends. A
+    title whose model is down stays due; it does not fail the turn.
+    """
+    agent, models = _named_model(agent)
+    services = Services(storage or _shared_store(), models)
+    if hooks.step is not None:
+        request = replace(request, on_step=_awaited(hooks.step))
+    result = await run_turn(agent, request, services)
+    if result.thread is not None:
+        used = planned(agent, own_context(request), services).storage
+        title = await _titled(Services(used, models), result.thread.id, request.run_id)
+        if title and title != result.thread.title and hooks.title is not None:
+            await _awaited(hooks.title)(title)
+    if hooks.finish is not None:
+        await _awaited(hooks.finish)(result)
+    return result
+
+
+def conversation_of(thread: ThreadArgument | None, resource: str | None) -> Conversation | None:
+    """Whose memory a run uses (CALL-1); None without any.
+
+    Raises `InvalidInput` where only one of thread and resource is given (TH-17, LOOP-5).
+    """
+    given: dict[str, Any] = {"id": thread} if isinstance(thread, str) else dict(thread or {})
+    thread_id = given.get("id")
+    if thread_id is None and resource is None:
+        return None
+    if thread_id is None or resource is None:
+        missing = "thread" if thread_id is None else "resource"
+        seen = f"thread {thread_id!r}, resource {resource!r}"
+        message = f"a thread and a resource must be given together when using memory, received {seen}"
+        raise InvalidInput(Issue(missing, message), where="argument")
+    ids.check("thread", thread_id)
+    ids.check("resource", resource)
+    return Conversation(thread_id, resource, given.get("title", ""), given.get("metadata"))
+
+
+def messages_of(said: Said, field: str) -> tuple[InputMessage, ...]:
+    """Messages in the spellings that HTTP takes. Raises `InvalidInput` naming the place of a mistake."""
+    if not said:
+        raise InvalidInput(Issue(field, "must not be empty"), where="argument")
+    return input_messages(said if isinstance(said, str) else list(said), field)
+
+
+def options_of(agent: TurnAgent, call: Mapping[str, Any] | None) -> MemoryOptions:
+    """The memory's options with the call's, in either spelling, merged in (CFG-7)."""
+    base = agent.memory.options if agent.memory else MemoryOptions()
+    return merged(base, None if call is None else _camel(call))
+
+
+def _camel(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {to_camel(k): _camel(v) if isinstance(v, Mapping) else v for k, v in options.items()}  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _named_model(agent: TurnAgent) -> tuple[TurnAgent, Models]:
+    """The agent with a name for its model, where that is an object: what is due after the turn asks for it by name."""
+    if isinstance(agent.model, str):
+        return agent, _shared_models()
+    provider = type(agent.model).__name__
+    adapters: dict[str, Model] = {provider: agent.model}
+    return replace(agent, model=f"{provider}/{agent.id}"), Models(adapters=adapters)
+
+
+async def _titled(services: Services, thread_id: str, run_id: str) -> str:
+    try:
+        await finish_turn(services, thread_id, run_id)
+    except ModelUnavailable:
+        _log.warning("no title for thread %s yet", thread_id, exc_info=True)
+    thread = await services.storage.get_thread(thread_id)
+    return thread.title if thread else ""
+
+
+def _awaited(hook: Hook) -> Callable[[Any], Awaitable[None]]:
+    async def call(subject: Any) -> None:
+        done = hook(subject)
+        if inspect.isawaitable(done):
+            await done
+
+    return call
+
+
+@cache
+def _shared_store() -> InMemoryStorage:
+    return InMemoryStorage()
+
+
+@cache
+def _shared_models() -> Models:
+    return Models()
