@@ -1,6 +1,6 @@
-"""Threads and their messages."""
+"""Threads, their messages, and what agents remember."""
 
 from threadkeep.bootstrap import app
-from threadkeep.http import gateway, threads
+from threadkeep.http import gateway, memory
 
-handler = gateway.handler(threads.ROUTES, app)
+handler = gateway.handler(memory.ROUTES, app)

@@ -206,3 +206,27 @@ def test_objects_and_arrays_are_told_from_the_rest():
 )
 def test_depth_counts_nested_arrays_and_objects(value, depth):
     assert jsontext.depth(value) == depth
+
+
+@pytest.mark.parametrize(
+    "one,other,equal",
+    [
+        (1, 1, True),
+        (1, 1.0, True),
+        (1, True, False),
+        (0, False, False),
+        (None, None, True),
+        (None, False, False),
+        ("1", 1, False),
+        ([1, [True]], [1, [True]], True),
+        ([1, [True]], [1, [1]], False),
+        ([1], [1, 2], False),
+        ({"a": {"b": 1}, "c": []}, {"c": [], "a": {"b": 1}}, True),
+        ({"a": {"b": 1}}, {"a": {"b": True}}, False),
+        ({"a": 1}, {"a": 1, "b": None}, False),
+        ({}, [], False),
+        ([], "", False),
+    ],
+)
+def test_same_compares_with_types_at_any_depth(one: jsontext.Json, other: jsontext.Json, equal: bool):
+    assert jsontext.same(one, other) is jsontext.same(other, one) is equal

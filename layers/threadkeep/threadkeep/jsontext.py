@@ -47,6 +47,17 @@ def depth(value: Json) -> int:
     return deepest
 
 
+def same(one: Json, other: Json) -> bool:
+    """Whether two JSON values are equal, at any depth: `true` is not `1`, the order of keys does not matter."""
+    ones, others = as_object(one), as_object(other)
+    if ones is not None and others is not None:
+        return ones.keys() == others.keys() and all(same(ones[key], others[key]) for key in ones)
+    rows, other_rows = as_array(one), as_array(other)
+    if rows is not None and other_rows is not None:
+        return len(rows) == len(other_rows) and all(map(same, rows, other_rows))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 def kind(value: Json) -> str:
     """The JSON name of a value's type, for error messages."""
     if value is None:

@@ -1,6 +1,6 @@
 """Agents and their tools, as clients show them (spec-http 2.2)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadkeep import jsontext
 from threadkeep.errors import NotFound
@@ -70,6 +70,14 @@ class AgentView(wire.Reply):
     has_draft: bool = False
 
 
+class Providers(wire.Reply):
+    providers: list[Json]
+
+
+class Listener(wire.Reply):
+    enabled: bool
+
+
 async def list_agents(call: Call[AgentsQuery, None]) -> dict[str, AgentView]:
     """Every agent by its id; agents that only work under a supervisor are not in it."""
     views: dict[str, AgentView] = {}
@@ -115,7 +123,24 @@ async def get_tool(call: Call[wire.ContextQuery, None]) -> ToolView:
     raise NotFound("Tool not found")
 
 
-def _agent(call: Call[wire.ContextQuery, None]) -> "Agent":
+async def list_providers(call: Call[wire.Query, None]) -> Providers:
+    """Model providers to choose from: none, an agent's model is set where it is written."""
+    return Providers(providers=[])
+
+
+async def list_speakers(call: Call[wire.Query, None]) -> list[Json]:
+    """The voices of an agent: it has none."""
+    _agent(call)
+    return []
+
+
+async def get_listener(call: Call[wire.Query, None]) -> Listener:
+    """Whether an agent understands speech: it does not."""
+    _agent(call)
+    return Listener(enabled=False)
+
+
+def _agent(call: Call[Any, None]) -> "Agent":
     agent_id = call.path["agentId"]
     if agent := call.app.registry.get(agent_id):
         return agent
@@ -186,6 +211,16 @@ ROUTES = (
     ),
     Route(
         method="GET",
+        path="/api/agents/providers",
+        function="agents",
+        operation=list_providers,
+        query=wire.Query,
+        body=NoBody,
+        reply=Providers,
+        summary="List model providers",
+    ),
+    Route(
+        method="GET",
         path="/api/agents/{agentId}",
         function="agents",
         operation=get_agent,
@@ -225,6 +260,28 @@ ROUTES = (
         body=NoBody,
         reply=ToolView,
         summary="Read a tool",
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/api/agents/{agentId}/voice/speakers",
+        function="agents",
+        operation=list_speakers,
+        query=wire.Query,
+        body=NoBody,
+        reply=list[Json],
+        summary="List an agent's voices",
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/api/agents/{agentId}/voice/listener",
+        function="agents",
+        operation=get_listener,
+        query=wire.Query,
+        body=NoBody,
+        reply=Listener,
+        summary="Tell whether an agent listens",
         errors=(404,),
     ),
 )

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 import threadkeep
 from threadkeep.http.route import NoBody, Route, Table
 from threadkeep.http.routes import ROUTES
-from threadkeep.http.wire import Id
+from threadkeep.http.wire import Id, Query
 from threadkeep.jsontext import Json
 
 FILE = Path("docs/openapi.json")
@@ -62,7 +62,7 @@ def document(table: Table) -> dict[str, Json]:
     paths: dict[str, dict[str, Json]] = {}
     names: set[str] = set()
     for route in table:
-        name = route.name if route.name not in names else f"{route.name}_{route.path.rpartition('/')[2]}"
+        name = _name(route, names)
         names.add(name)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(name, route, schemas)
     return {
@@ -85,6 +85,13 @@ def document(table: Table) -> dict[str, Json]:
 
 def text() -> str:
     return json.dumps(document(ROUTES), indent=2, ensure_ascii=False) + "\n"
+
+
+def _name(route: Route[Any, Any, Any], taken: set[str]) -> str:
+    """The operation's name; with a second path also what is different in that."""
+    if route.name not in taken:
+        return route.name
+    return f"network_{route.name}" if "/network/" in route.path else f"{route.name}_{route.path.rpartition('/')[2]}"
 
 
 def _schemas(table: Table) -> tuple[dict[str, Json], dict[str, Json]]:
@@ -113,7 +120,7 @@ def _operation(name: str, route: Route[Any, Any, Any], schemas: dict[str, Json])
         "operationId": to_camel(name),
         "summary": route.summary,
         "tags": [route.function],
-        "parameters": _path_parameters(route.path) + _query_parameters(schemas[f"{key} query"]),
+        "parameters": _path_parameters(route.path) + _query_parameters(route.query, schemas[f"{key} query"]),
         "responses": {"200": _response("OK", schemas[f"{key} reply"])} | _errors(route),
     }
     if route.body is not NoBody:
@@ -128,15 +135,20 @@ def _path_parameters(path: str) -> list[Json]:
     return [{"name": name, "in": "path", "required": True, "schema": schema} for name in re.findall(r"{(\w+)}", path)]
 
 
-def _query_parameters(schema: Json) -> list[Json]:
+def _query_parameters(query: type[Query], schema: Json) -> list[Json]:
     required: list[str] = schema.get("required", [])
-    return [_query_parameter(name, field, name in required) for name, field in schema.get("properties", {}).items()]
+    return [
+        {"name": name, "in": "query", "required": name in required, **_encoded(field, name in query.json_fields)}
+        for name, field in schema.get("properties", {}).items()
+    ]
 
 
-def _query_parameter(name: str, field: dict[str, Json], required: bool) -> Json:
+def _encoded(field: dict[str, Json], as_json: bool) -> dict[str, Json]:
+    """How a parameter is written: as JSON text, or plainly. Both leave null out, since absence says it."""
     shown = {key: value for key, value in field.items() if key != "title" and (key, value) != ("default", None)}
-    parameter = {"name": name, "in": "query", "required": required, "schema": shown}
-    return parameter | ({"style": "deepObject", "explode": True} if "$ref" in shown else {})
+    members = [member for member in shown.pop("anyOf", []) if member != {"type": "null"}]
+    shown |= members[0] if len(members) == 1 else {"anyOf": members} if members else {}
+    return {"content": _content(shown)} if as_json else {"schema": shown}
 
 
 def _errors(route: Route[Any, Any, Any]) -> dict[str, Json]:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from threadkeep import ids, jsontext
 from threadkeep.errors import InvalidInput, Issue, ThreadkeepError, TooLarge
-from threadkeep.http import errors, wire
+from threadkeep.http import errors, query
 from threadkeep.http.app import App
 from threadkeep.http.logs import logger
 from threadkeep.http.route import Call, NoBody, Request, Route
@@ -51,13 +51,17 @@ def failed(error: Exception, request_id: str) -> Reply:
 def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[Any, Any]:
     return Call(
         path={name: ids.from_path(name, raw) for name, raw in request.path.items()},
-        query=_parsed(route.query, wire.nested(request.query), "query parameters"),
+        query=_parsed(route.query, _query(route, request), "query parameters"),
         body=None if route.body is NoBody else _parsed(route.body, _json(request), "request body"),
         raw=request.body,
         headers=request.headers,
         identity=request.identity,
         app=app,
     )
+
+
+def _query(route: Route[Any, Any, Any], request: Request) -> Json:
+    return query.parsed(query.nested(request.query), route.query.json_fields)
 
 
 def _json(request: Request) -> Json:

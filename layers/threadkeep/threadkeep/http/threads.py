@@ -1,16 +1,37 @@
-"""Threads and their messages over HTTP (spec-http 2.3)."""
+"""Threads over HTTP (spec-http 2.3)."""
 
-from threadkeep import ids
+from threadkeep import ids, jsontext
 from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
 from threadkeep.http import wire
 from threadkeep.http.route import Call, NoBody, Route
 from threadkeep.jsontext import Json
-from threadkeep.storage.port import NewThread, Page, Storage, Thread
+from threadkeep.storage.port import NewThread, Page, Storage, Thread, ThreadChange
 
 MAX_FILTERED = 10_000  # rows that a filtered list reads at most
 
 
-async def create_thread(call: Call[wire.AgentQuery, wire.CreateThread]) -> wire.Thread:
+class CreateThread(wire.Body):
+    """`resourceId` may only be absent when the caller's token names the resource."""
+
+    resource_id: wire.Id | None = None
+    thread_id: wire.Id | None = None
+    title: wire.Title = ""
+    metadata: wire.Metadata | None = None
+
+
+class UpdateThread(wire.Body):
+    """What is absent stays; `metadata` is replaced as a whole. `resourceId` is an owner check."""
+
+    title: wire.Title = ""
+    metadata: wire.Metadata = {}
+    resource_id: wire.Id | None = None
+
+
+class TransferThread(wire.Body):
+    resource_id: wire.Id
+
+
+async def create_thread(call: Call[wire.AgentQuery, CreateThread]) -> wire.Thread:
     """Create a thread, or return the caller's own of that id. 403 if another resource has the id."""
     owner = call.identity.owner(call.body.resource_id)
     if owner is None:
@@ -36,26 +57,32 @@ async def list_threads(call: Call[wire.ThreadsQuery, None]) -> wire.ThreadsPage:
     return wire.ThreadsPage(threads=[wire.read_thread(t) for t in page.items], **wire.paging(page))
 
 
+async def update_thread(call: Call[wire.OwnerQuery, UpdateThread]) -> wire.Thread:
+    """Change title or metadata (TH-8); its owner only by transfer."""
+    body, given = call.body, call.body.model_fields_set
+    change = ThreadChange(
+        title=body.title if "title" in given else None,
+        metadata=body.metadata if "metadata" in given else None,
+    )
+    owner = call.identity.owner(body.resource_id or call.query.resource_id)
+    return wire.read_thread(await call.app.storage.update_thread(call.path["threadId"], change, resource_id=owner))
+
+
+async def transfer_thread(call: Call[wire.OwnerQuery, TransferThread]) -> wire.Thread:
+    """Give a thread with all its messages to another resource (TH-15). Only a trusted server may: 403 for users."""
+    if call.identity.kind != "service":
+        raise AccessDenied("Thread transfer requires a privileged (non-resource-scoped) context")
+    owner = call.query.resource_id
+    moved = await call.app.storage.transfer_thread(call.path["threadId"], call.body.resource_id, resource_id=owner)
+    return wire.read_thread(moved)
+
+
 async def delete_thread(call: Call[wire.OwnerQuery, None]) -> wire.Result:
     """Delete a thread with all that is in it. It reads as missing at once; the rest is removed after the reply."""
     owner = call.identity.owner(call.query.resource_id)
     if not await call.app.storage.delete_thread(call.path["threadId"], resource_id=owner):
         raise NotFound("Thread not found")
     return wire.Result(result="Thread deleted")
-
-
-async def list_messages(call: Call[wire.MessagesQuery, None]) -> wire.MessagesPage:
-    """One page of a thread's messages, oldest first within the page."""
-    query = call.query
-    found = await call.app.storage.list_messages(
-        call.path["threadId"],
-        resource_id=call.identity.owner(query.resource_id),
-        page=query.page,
-        per_page=query.per_page,
-        direction=query.direction,
-    )
-    messages = [wire.message(m, found.thread.resource_id) for m in found.page.items]
-    return wire.MessagesPage(messages=messages, **wire.paging(found.page), ui_messages=None)
 
 
 async def _owned(call: Call[wire.OwnerQuery, None]) -> Thread:
@@ -96,11 +123,8 @@ async def _list_filtered(storage: Storage, owner: str | None, query: wire.Thread
 
 
 def _has(metadata: dict[str, Json], wanted: dict[str, Json]) -> bool:
-    """Whether all wanted values are there; `true` is not `1`, and an absent key counts as null."""
-    return all(
-        (found := metadata.get(key)) == value and isinstance(found, bool) == isinstance(value, bool)
-        for key, value in wanted.items()
-    )
+    """Whether all wanted values are there; null asks for a null, not for an absent key (TH-7)."""
+    return all(key in metadata and jsontext.same(metadata[key], value) for key, value in wanted.items())
 
 
 ROUTES = (
@@ -113,6 +137,7 @@ ROUTES = (
         body=NoBody,
         reply=wire.ThreadsPage,
         summary="List threads, newest first",
+        errors=(503,),
     ),
     Route(
         method="POST",
@@ -120,10 +145,10 @@ ROUTES = (
         function="threads",
         operation=create_thread,
         query=wire.AgentQuery,
-        body=wire.CreateThread,
+        body=CreateThread,
         reply=wire.Thread,
         summary="Create a thread",
-        errors=(403, 404, 409),
+        errors=(403, 404, 409, 503),
     ),
     Route(
         method="GET",
@@ -134,7 +159,29 @@ ROUTES = (
         body=NoBody,
         reply=wire.Thread,
         summary="Read a thread",
-        errors=(403, 404),
+        errors=(403, 404, 503),
+    ),
+    Route(
+        method="PATCH",
+        path="/api/memory/threads/{threadId}",
+        function="threads",
+        operation=update_thread,
+        query=wire.OwnerQuery,
+        body=UpdateThread,
+        reply=wire.Thread,
+        summary="Change a thread's title or metadata",
+        errors=(403, 404, 409, 503),
+    ),
+    Route(
+        method="POST",
+        path="/api/memory/threads/{threadId}/transfer",
+        function="threads",
+        operation=transfer_thread,
+        query=wire.OwnerQuery,
+        body=TransferThread,
+        reply=wire.Thread,
+        summary="Give a thread to another resource",
+        errors=(403, 404, 409, 503),
     ),
     Route(
         method="DELETE",
@@ -145,17 +192,6 @@ ROUTES = (
         body=NoBody,
         reply=wire.Result,
         summary="Delete a thread and its messages",
-        errors=(403, 404),
-    ),
-    Route(
-        method="GET",
-        path="/api/memory/threads/{threadId}/messages",
-        function="threads",
-        operation=list_messages,
-        query=wire.MessagesQuery,
-        body=NoBody,
-        reply=wire.MessagesPage,
-        summary="List a thread's messages",
-        errors=(403, 404, 413),
+        errors=(403, 404, 503),
     ),
 )

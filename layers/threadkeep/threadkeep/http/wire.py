@@ -5,23 +5,20 @@ Replies: a field with a default is left out unless it was set.
 """
 
 import base64
-import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from threadkeep import clock, ids, jsontext
-from threadkeep.jsontext import Json, kind
+from threadkeep.jsontext import Json
+from threadkeep.memory.filters import metadata_key_problem
 from threadkeep.storage import port
 from threadkeep.storage.port import Direction
 
 MAX_TITLE = 1_000  # characters
 MAX_METADATA = 200_000  # bytes of JSON text; a thread's row must stay below 400 KB
 MAX_NUMBER = 2**31 - 1
-
-_BRACKETED = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]")
 
 
 def _checked_id(identifier: str) -> str:
@@ -44,20 +41,10 @@ def _all_if_false(text: Json) -> Json:
     return None if text == "false" else text
 
 
-def _json_text(text: Json) -> Json:
-    """Parse a query value that holds a JSON object; text that is none passes for the field's own type to judge."""
-    if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
-        return text
-    try:
-        return jsontext.loads(text)
-    except ValueError as error:
-        raise ValueError(f"is not JSON: {error}") from error
-
-
-def _only_scalars(wanted: dict[str, Json] | None) -> dict[str, Json] | None:
-    for key, value in (wanted or {}).items():
-        if isinstance(value, dict | list):
-            raise ValueError(f"can only compare text, numbers, booleans and null, {key[:64]} is {kind(value)}")
+def _legal_keys(wanted: dict[str, Json]) -> dict[str, Json]:
+    for key in wanted:
+        if broken := metadata_key_problem(key):
+            raise ValueError(f"invalid metadata key {key[:64]!r}: {broken}")
     return wanted
 
 
@@ -71,7 +58,8 @@ def _context_text(text: Json) -> Json:
         raise ValueError("is not base64 of JSON") from error
 
 
-def _flat_order(value: Json) -> Json:
+def flat_order(value: Json) -> Json:
+    """`createdAt` for `{"field": "createdAt"}`."""
     return {"field": value} if isinstance(value, str) else value
 
 
@@ -85,7 +73,10 @@ PerPage = Annotated[
     BeforeValidator(_all_if_false),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, {"const": False}]}),
 ]
+Title = Annotated[str, Field(max_length=MAX_TITLE)]
 Metadata = Annotated[dict[str, Json], AfterValidator(_metadata_fits)]
+WantedMetadata = Annotated[dict[str, Json], AfterValidator(_legal_keys)]
+AgentId = AliasChoices("agentId", "networkId")  # how the name arrives; clients of networks use the second
 
 
 class _Wire(BaseModel):
@@ -103,20 +94,25 @@ class Reply(_Wire):
 
 
 class Query(_Wire):
-    """Base of queries, and the query of routes that read none (`requestContext` and the like are tolerated)."""
+    """Base of queries, and the query of routes that read none (`requestContext` and the like are tolerated).
+
+    The parameters named in `json_fields` may arrive as JSON text or in bracket notation (case H31).
+    """
+
+    json_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 class OwnerQuery(Query):
     """The query of routes about one thread. `agentId` is taken and not needed."""
 
-    agent_id: QueryId = None
+    agent_id: QueryId = Field(default=None, validation_alias=AgentId)
     resource_id: QueryId = None
 
 
 class AgentQuery(Query):
     """The query of routes that need to know the agent."""
 
-    agent_id: Id
+    agent_id: Id = Field(validation_alias=AgentId)
 
 
 class ContextQuery(Query):
@@ -134,11 +130,6 @@ class ThreadOrder(_Wire):
     direction: Direction | None = None
 
 
-class MessageOrder(_Wire):
-    field: Literal["createdAt"] = "createdAt"
-    direction: Direction | None = None
-
-
 class PageQuery(OwnerQuery):
     """Paging: `page` counts from 0; `perPage=false` (here None) asks for all.
 
@@ -146,42 +137,24 @@ class PageQuery(OwnerQuery):
     `orderBy={"field":..,"direction":..}` and `orderBy=createdAt&sortDirection=DESC`.
     """
 
+    json_fields = frozenset({"orderBy"})
+
     page: PageNumber = 0
     sort_direction: Direction | None = None
 
 
 class ThreadsQuery(PageQuery):
+    """`metadata` asks for equality of all its keys (TH-7)."""
+
+    json_fields = frozenset({"orderBy", "metadata"})
+
     per_page: PerPage = 100
-    order_by: Annotated[ThreadOrder, BeforeValidator(_flat_order), BeforeValidator(_json_text)] = ThreadOrder()
-    metadata: Annotated[
-        dict[str, Json] | None,
-        BeforeValidator(_json_text),
-        AfterValidator(_only_scalars),
-        WithJsonSchema({"type": "string", "contentMediaType": "application/json"}),
-    ] = None
+    order_by: Annotated[ThreadOrder, BeforeValidator(flat_order)] = ThreadOrder()
+    metadata: WantedMetadata | None = None
 
     @property
     def direction(self) -> Direction:
         return self.order_by.direction or self.sort_direction or "DESC"
-
-
-class MessagesQuery(PageQuery):
-    per_page: PerPage = 40
-    order_by: Annotated[MessageOrder, BeforeValidator(_flat_order), BeforeValidator(_json_text)] = MessageOrder()
-
-    @property
-    def direction(self) -> Direction:
-        """From which end pages are cut: the newest, but the oldest if no agent is named."""
-        return self.order_by.direction or self.sort_direction or ("DESC" if self.agent_id else "ASC")
-
-
-class CreateThread(Body):
-    """`resourceId` may only be absent when the caller's token names the resource."""
-
-    resource_id: Id | None = None
-    thread_id: Id | None = None
-    title: Annotated[str, Field(max_length=MAX_TITLE)] = ""
-    metadata: Metadata | None = None
 
 
 class Thread(Reply):
@@ -217,15 +190,6 @@ class ThreadsPage(Reply):
     has_more: bool
 
 
-class MessagesPage(Reply):
-    messages: list[Message]
-    total: int
-    page: int
-    per_page: int | Literal[False]
-    has_more: bool
-    ui_messages: None
-
-
 class Result(Reply):
     result: str
 
@@ -259,21 +223,6 @@ def paging(page: port.Page[Any]) -> dict[str, Any]:
     """The fields that stand beside a list."""
     per_page = False if page.per_page is None else page.per_page
     return {"total": page.total, "page": page.page, "per_page": per_page, "has_more": page.has_more}
-
-
-def nested(query: Mapping[str, Sequence[str]]) -> dict[str, Json]:
-    """A query as a tree: `a[b]=c` becomes `{"a": {"b": "c"}}`; of a repeated parameter the last value counts."""
-    tree: dict[str, Json] = {}
-    for name, values in query.items():
-        if not values:
-            continue
-        if bracketed := _BRACKETED.fullmatch(name):
-            outer, inner = bracketed.groups()
-            branch = tree.get(outer)
-            tree[outer] = {**(branch if isinstance(branch, dict) else {}), inner: values[-1]}
-        else:
-            tree[name] = values[-1]
-    return tree
 
 
 def _thread_fields(thread: port.Thread) -> dict[str, Any]:

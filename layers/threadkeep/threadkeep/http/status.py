@@ -1,0 +1,101 @@
+"""Whether and how an agent remembers (spec-http 2.3)."""
+
+from typing import TYPE_CHECKING
+
+from threadkeep.http import wire
+from threadkeep.http.logs import logger
+from threadkeep.http.route import Call, NoBody, Route
+from threadkeep.jsontext import Json
+from threadkeep.memory.memory import Memory
+from threadkeep.memory.options import MemoryOptions, TitleOptions
+from threadkeep.turn.context import RequestContext, value_of
+
+if TYPE_CHECKING:
+    from threadkeep.agents import Agent
+
+
+class StatusQuery(wire.AgentQuery):
+    """`resourceId` and `threadId` are taken and not needed."""
+
+
+class ConfigQuery(wire.ContextQuery, wire.AgentQuery):
+    """Memory may depend on the request context."""
+
+
+class Status(wire.Reply):
+    """`result` is false for an agent that has no memory, or does not exist."""
+
+    result: bool
+    memory_type: str = ""
+
+
+class Config(wire.Reply):
+    """The options of an agent's memory, as they were given or stand by default; null without memory."""
+
+    config: dict[str, Json] | None
+
+
+async def memory_status(call: Call[StatusQuery, None]) -> Status:
+    agent = call.app.registry.get(call.query.agent_id)
+    if agent is None or agent.memory is None:
+        return Status(result=False)
+    return Status(result=True, memory_type="local")
+
+
+async def memory_config(call: Call[ConfigQuery, None]) -> Config:
+    agent = call.app.registry.get(call.query.agent_id)
+    memory = await _memory(agent, RequestContext.from_client(call.query.request_context)) if agent else None
+    return Config(config=_config(memory.options) if memory else None)
+
+
+async def _memory(agent: "Agent", context: RequestContext) -> Memory | None:
+    """The agent's memory; None where its function needs a fuller context than a viewer has."""
+    try:
+        return await value_of(agent.memory, context)
+    except Exception:
+        logger().warning("memory cannot be shown", exc_info=True, extra={"fields": {"agentId": agent.id}})
+        return None
+
+
+def _config(options: MemoryOptions) -> dict[str, Json]:
+    given = options.model_dump(by_alias=True, exclude_unset=True, exclude={"generate_title"})
+    return {
+        "semanticRecall": False,
+        "workingMemory": {"enabled": False},
+        "observationalMemory": {"enabled": False},
+        **given,
+        "lastMessages": options.last_messages or False,
+        "generateTitle": _titles(options.generate_title),
+    }
+
+
+def _titles(options: TitleOptions | None) -> Json:
+    """Instructions that are a function cannot be shown."""
+    if options is None:
+        return False
+    given = options.model_dump(by_alias=True, exclude_unset=True)
+    return {name: value for name, value in given.items() if not callable(value)} or True
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/memory/status",
+        function="threads",
+        operation=memory_status,
+        query=StatusQuery,
+        body=NoBody,
+        reply=Status,
+        summary="Tell whether an agent remembers",
+    ),
+    Route(
+        method="GET",
+        path="/api/memory/config",
+        function="threads",
+        operation=memory_config,
+        query=ConfigQuery,
+        body=NoBody,
+        reply=Config,
+        summary="Read the options of an agent's memory",
+    ),
+)
