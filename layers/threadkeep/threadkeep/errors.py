@@ -10,8 +10,10 @@ The tree::
     ├── NotFound                    404
     ├── Conflict                    409   the state of the store does not allow it
     │   ├── ThreadGone              409   deleted, or being deleted, while the call ran
-    │   └── DeadlineExceeded        409   a buffered run took too long; nothing was stored
+    │   ├── DeadlineExceeded        409   a buffered run took too long; nothing was stored
+    │   └── StillRunning            409   the same request is being answered; carries Retry-After
     ├── TooLarge                    413
+    ├── KeyReused                   422   an Idempotency-Key came with another request before
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
     ├── ProcessorFailed             424   a processor of the agent failed; nothing was stored
     ├── OutputInvalid               424   the answer breaks the schema that it had to follow
@@ -89,8 +91,23 @@ class DeadlineExceeded(Conflict):
     pass
 
 
+class StillRunning(Conflict):
+    """`retry_after` is in seconds."""
+
+    def __init__(self, retry_after: int):
+        self.retry_after = retry_after
+        super().__init__("The same request is still being answered; repeat it later")
+
+
 class TooLarge(ThreadkeepError):
     status = 413
+
+
+class KeyReused(ThreadkeepError):
+    status = 422
+
+    def __init__(self) -> None:
+        super().__init__("Idempotency-Key was used with another request before")
 
 
 class ModelRejected(ThreadkeepError):

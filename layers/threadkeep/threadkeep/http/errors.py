@@ -11,7 +11,7 @@ from threadkeep.errors import InvalidInput, Issue, ThreadkeepError
 from threadkeep.jsontext import Json
 
 _SHOWN = 64  # characters of a refused value that an answer repeats
-_PLACES = ("request body", "query parameters", "path parameters")
+_PLACES = ("request body", "query parameters", "path parameters", "headers")
 _EXPECTED = {
     "string_type": "string",
     "int_type": "integer",

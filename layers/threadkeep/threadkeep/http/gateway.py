@@ -94,4 +94,5 @@ def _bounded(body: str, route: Route[Any, Any, Any]) -> str:
 
 
 def _response(reply: Reply) -> dict[str, Any]:
-    return {"statusCode": reply.status, "headers": dict(_HEADERS), "body": reply.body, "isBase64Encoded": False}
+    retry = {} if reply.retry_after is None else {"retry-after": str(reply.retry_after)}
+    return {"statusCode": reply.status, "headers": _HEADERS | retry, "body": reply.body, "isBase64Encoded": False}

@@ -1,5 +1,6 @@
 """`POST /api/agents/{agentId}/generate`: one turn, answered in one piece (spec-http 2.2)."""
 
+import re
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Discriminator, Field, Tag
@@ -16,12 +17,15 @@ from threadkeep.models.port import ModelSettings
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
+from threadkeep.turn.receipts import Repeatable
 from threadkeep.turn.run import run_turn
 from threadkeep.turn.structured import StructuredOutput
 from threadkeep.turn.tools import Tool
 
 MAX_STEPS = 100
 MAX_CLIENT_TOOLS = 128
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class ThreadRef(wire.Body):
@@ -126,6 +130,7 @@ async def generate(call: Call[wire.Query, GenerateBody]) -> dict[str, Json]:
         client_tools=_client_tools(call.body),
         ask_first=call.body.require_tool_approval,
         structured_output=_structured_output(call.body.structured_output),
+        repeat=_repeat(call, conversation),
     )
     services = Services(call.app.storage, call.app.models)
     return reply.generated(await run_turn(resolved, request, services))
@@ -181,6 +186,23 @@ def _conversation(call: Call[Any, GenerateBody]) -> Conversation | None:
     return Conversation(thread.id, resource, thread.title, thread.metadata)
 
 
+def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None) -> Repeatable | None:
+    """How this request is recognised when it is sent again; only what is stored needs to be (DESIGN 4)."""
+    if conversation is None:
+        return None
+    key = call.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise InvalidInput(Issue("Idempotency-Key", "must be 1 to 255 visible ASCII characters"), where="headers")
+    return Repeatable.of(
+        owner=conversation.resource_id,
+        route=f"generate/{call.path['agentId']}",
+        thread_id=conversation.thread_id,
+        body=call.raw,
+        key=key,
+        run_id=call.body.run_id,
+    )
+
+
 def _options(agent: TurnAgent, body: GenerateBody) -> MemoryOptions:
     base = agent.memory.options if agent.memory else MemoryOptions()
     return merged(base, body.memory.options if body.memory else None)
@@ -215,7 +237,7 @@ def _route(path: str) -> Route[wire.Query, GenerateBody, Any]:
         GenerateBody,
         reply.Generated,
         "Run one turn of an agent and wait for its answer",
-        errors=(403, 404, 409, 413, 424, 503),
+        errors=(403, 404, 409, 413, 422, 424, 503),
     )
 
 

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from threadkeep import ids, jsontext
-from threadkeep.errors import InvalidInput, Issue, ThreadkeepError, TooLarge
-from threadkeep.http import errors, query
+from threadkeep.errors import InvalidInput, Issue, StillRunning, ThreadkeepError, TooLarge
 from threadkeep.http.app import App
 from threadkeep.http.logs import logger
 from threadkeep.http.route import Call, NoBody, Request, Route
@@ -22,10 +21,11 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is JSON text."""
+    """`body` is JSON text; `retry_after` is in seconds."""
 
     status: int
     body: str
+    retry_after: int | None = None
 
 
 async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> str:
@@ -45,7 +45,7 @@ def failed(error: Exception, request_id: str) -> Reply:
     if status >= 500:
         logger().error("request failed", exc_info=error, extra={"fields": {"requestId": request_id}})
         body["requestId"] = request_id
-    return Reply(status, jsontext.dumps(body))
+    return Reply(status, jsontext.dumps(body), error.retry_after if isinstance(error, StillRunning) else None)
 
 
 def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[Any, Any]:

@@ -1,0 +1,143 @@
+"""Receipts: a request that is sent again gets the turn that it had, not a second one (DESIGN 4; H12, H21).
+
+A turn claims its receipt in the round that loads it and finishes it in the transaction that stores it,
+so a receipt costs no round trip and tells exactly whether the turn was stored. A run that dies leaves a
+receipt that holds until the run's deadline; then the next may take it over. Its late commit fails.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from typing import cast
+
+from threadkeep import clock
+from threadkeep.clock import Millis
+from threadkeep.errors import KeyReused, StillRunning
+from threadkeep.jsontext import Json
+from threadkeep.memory.messages import Content, parts_of
+from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, ToolResult, Usage
+from threadkeep.storage.port import Include, Message, Receipt, Storage
+from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.tools import CallOutcome
+
+_KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
+_MARGIN: Millis = 5_000  # between a run's own deadline and its last possible commit
+_UNBOUNDED: Millis = 900_000  # the longest that a run without deadline may hold a receipt
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between looks at a running receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """How a request is recognised when it comes again.
+
+    With the caller's key (`Idempotency-Key`) a repeat is told to come back later; an equal request with
+    the same run id, or just on the same thread, waits for the running one. A key and a run id answer for
+    a day; without them an equal request after an answered turn is a new turn (people say "yes" twice).
+    """
+
+    key: str
+    request_hash: str
+    waits: bool
+    lasts: bool
+
+    @classmethod
+    def of(
+        cls, *, owner: str, route: str, thread_id: str, body: bytes, key: str | None = None, run_id: str | None = None
+    ) -> "Repeatable":
+        """`key` and `run_id` are the caller's, `body` the request as it came."""
+        body_hash = _hash(body.decode(errors="surrogateescape"))
+        if key is not None:
+            return cls(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True)
+        if run_id is not None:
+            return cls(_hash(owner, route, "run", run_id, body_hash), body_hash, waits=True, lasts=True)
+        return cls(_hash(owner, route, "equal", thread_id, body_hash), body_hash, waits=True, lasts=False)
+
+
+def running(repeat: Repeatable, run_id: str, seconds: float | None) -> Receipt:
+    """The receipt that a run of at most so many seconds claims."""
+    longest = _UNBOUNDED if seconds is None else int(seconds * 1000)
+    return Receipt(repeat.key, run_id, repeat.request_hash, "running", clock.now() + longest + _MARGIN)
+
+
+def done(receipt: Receipt, repeat: Repeatable, result: TurnResult) -> Receipt:
+    """The receipt as the turn's transaction writes it: with what the reply cannot be told from the rows."""
+    last, usage = result.steps[-1].response, result.usage
+    reply: dict[str, Json] = {
+        "messageIds": [m.id for m in result.messages],
+        "finishReason": result.finish_reason,
+        "provider": result.provider,
+        "model": last.model,
+        "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
+    }
+    until = clock.now() + _KEPT if repeat.lasts else 0
+    return replace(receipt, status="done", deadline=until, reply=reply)
+
+
+async def outcome(storage: Storage, repeat: Repeatable, met: Receipt) -> Receipt | None:
+    """What became of the run whose receipt was met: its finished receipt, or None if it came to nothing.
+
+    Raises `KeyReused` if that was another request, `StillRunning` for a repeat that does not wait.
+    """
+    if met.request_hash != repeat.request_hash:
+        raise KeyReused
+    if met.status == "running" and not repeat.waits:
+        raise StillRunning(max(1, -(-(met.deadline - clock.now()) // 1000)))
+    seen, pause = met, _FIRST_PAUSE
+    while seen.status == "running":
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        found = await storage.get_receipt(met.key)
+        if found is None or found.run_id != met.run_id or (found.status, found.deadline < clock.now()) == ("running", True):
+            return None
+        seen = found
+    return seen
+
+
+async def replayed(storage: Storage, receipt: Receipt, agent_id: str, thread_id: str, owner: str) -> TurnResult:
+    """The result of a stored turn, made again from its rows. Raises `NotFound` if its thread was deleted since."""
+    wanted = [str(i) for i in receipt.reply["messageIds"]]
+    found = await storage.list_messages(
+        thread_id, resource_id=owner, per_page=0, include=[Include(message_id) for message_id in wanted]
+    )
+    rows = tuple(m for m in found.page.items if m.id in wanted)
+    answer = next((m for m in rows if m.role == "assistant"), None)
+    return TurnResult(
+        run_id=receipt.run_id,
+        agent_id=agent_id,
+        provider=str(receipt.reply["provider"]),
+        steps=_steps(answer, receipt.reply),
+        messages=rows,
+        thread=found.thread,
+    )
+
+
+def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
+    """The steps of a stored answer; the usage of all of them stands in the last."""
+    steps: list[list[Content]] = [[]]
+    for part in parts_of(answer.content) if answer else ():
+        if part.get("type") == "step-start":
+            steps.append([])
+        steps[-1].append(part)
+    at = answer.created_at if answer else 0
+    made = [_step(parts, str(reply["model"]), at) for parts in steps]
+    finish, usage = cast(FinishReason, reply["finishReason"]), Usage(*reply["usage"])
+    made[-1] = replace(made[-1], response=replace(made[-1].response, finish_reason=finish, usage=usage))
+    return tuple(made)
+
+
+def _step(parts: list[Content], model: str, at: Millis) -> Step:
+    text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
+    reasoning = "".join(str(p.get("reasoning", "")) for p in parts if p.get("type") == "reasoning")
+    outcomes = tuple(_outcome(p["toolInvocation"]) for p in parts if p.get("type") == "tool-invocation")
+    calls = tuple(o.call for o in outcomes)
+    return Step(ModelResponse(text, calls, "tool-calls", Usage(), model, reasoning=reasoning), outcomes, at, at)
+
+
+def _outcome(invocation: Content) -> CallOutcome:
+    call = ToolCall(invocation["toolCallId"], invocation["toolName"], invocation["args"])
+    error = invocation.get("errorText")
+    return CallOutcome(call, invocation.get("result"), error, ToolResult(call.id, call.name, "", error is not None))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
