@@ -1,11 +1,16 @@
 """Generate over HTTP: what is taken, what is refused before anything happens, what comes back (spec-http 2.2)."""
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from tests.unit.http.house import House, user
+from threadkeep import clock
 from threadkeep.errors import ModelRejected, ModelUnavailable
+from threadkeep.storage.port import Receipt
+from threadkeep.turn.receipts import repeatable
 
 GENERATE = "/api/agents/{agentId}/generate"
 HI = {"messages": "hi", "memory": {"thread": "thr-1", "resource": "user-ada"}}
@@ -179,3 +184,59 @@ def test_read_only_comes_with_the_call(house: House) -> None:
     memory = {"thread": "thr-1", "resource": "user-ada", "options": {"readOnly": True}}
     assert generate(house, {"messages": "hi", "memory": memory})[0] == 200
     assert stored(house) == []
+
+
+KEY = {"Content-Type": "application/json", "Idempotency-Key": "order-7"}
+
+
+def test_an_idempotency_key_makes_a_repeat_the_same_turn(house: House) -> None:
+    first = generate(house, HI, headers=KEY)
+    assert first[0] == 200
+    again = generate(house, HI, headers=KEY)
+    assert again[0] == 200
+    for field in ("text", "finishReason", "runId", "messages", "usage", "toolCalls"):
+        assert again[1][field] == first[1][field]
+    assert house.model.calls == 1 and len(stored(house)) == 2
+
+
+def test_an_idempotency_key_with_another_body_is_422(house: House) -> None:
+    generate(house, HI, headers=KEY)
+    status, reply = generate(house, HI | {"messages": "other"}, headers=KEY)
+    assert (status, reply) == (422, {"error": "Idempotency-Key was used with another request before"})
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "ü"])
+def test_a_bad_idempotency_key_is_named(house: House, key: str) -> None:
+    status, reply = generate(house, HI, headers=KEY | {"Idempotency-Key": key})
+    assert (status, reply["issues"][0]["field"]) == (400, "Idempotency-Key")
+    assert house.model.calls == 0 and house.threads() == []
+
+
+def test_a_run_id_makes_a_repeat_the_same_turn_too(house: House) -> None:
+    body = HI | {"runId": "run-7"}
+    assert generate(house, body)[1]["messages"] == generate(house, body)[1]["messages"]
+    assert house.model.calls == 1
+
+
+def test_a_request_that_is_still_answered_is_409_with_retry_after(house: House) -> None:
+    async def claim() -> None:
+        repeat = repeatable(
+            owner="user-ada", route="generate/assistant", thread_id="thr-1", body=json.dumps(HI).encode(), key="order-7"
+        )
+        until = clock.now() + 7_000
+        receipt = Receipt(repeat.key, "other", repeat.request_hash, "running", until)
+        await house.store.load_turn("thr-1", last_messages=0, claim=receipt)
+
+    asyncio.run(claim())
+    event = {
+        "httpMethod": "POST",
+        "resource": GENERATE,
+        "pathParameters": {"agentId": "assistant"},
+        "headers": KEY,
+        "body": json.dumps(HI),
+        "requestContext": {"authorizer": {"kind": "service"}},
+    }
+    response = house.handler(event, None)
+    assert response["statusCode"] == 409
+    assert 1 <= int(response["headers"]["retry-after"]) <= 7
+    assert house.model.calls == 0

@@ -16,8 +16,8 @@ from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import ModelSettings
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.input import input_messages
-from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
-from threadkeep.turn.receipts import Repeatable
+from threadkeep.turn.receipts import repeatable
+from threadkeep.turn.request import Conversation, Repeatable, Services, TurnAgent, TurnRequest
 from threadkeep.turn.run import run_turn
 from threadkeep.turn.structured import StructuredOutput
 from threadkeep.turn.tools import Tool
@@ -193,7 +193,7 @@ def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None) ->
     key = call.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise InvalidInput(Issue("Idempotency-Key", "must be 1 to 255 visible ASCII characters"), where="headers")
-    return Repeatable.of(
+    return repeatable(
         owner=conversation.resource_id,
         route=f"generate/{call.path['agentId']}",
         thread_id=conversation.thread_id,

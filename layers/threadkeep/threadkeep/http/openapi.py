@@ -27,6 +27,7 @@ _STATUS = {
     404: "There is no such thing",
     409: "The state of the store does not allow it; nothing was stored",
     413: "Request or reply is too large",
+    422: "The Idempotency-Key was used with another request before",
     424: "The model refuses the request",
     500: "Our own fault",
     503: "The model is down, busy or too slow; repeating may help",

@@ -177,8 +177,8 @@ class Clone:
 class Receipt:
     """That a request is being answered, or has been, so that repeating it has no second effect (DESIGN 4).
 
-    A running receipt holds until `deadline`; then another run may take it over (case H21). `reply` is
-    small and set only when done. Receipts are forgotten after a day.
+    A receipt holds until `deadline`; then another run may take it over (case H21). `reply` is small and set
+    only when done. Receipts are forgotten after a day.
     """
 
     key: str
@@ -289,8 +289,8 @@ class Storage(Protocol):
     ) -> TurnState:
         """Read thread, newest history and known message ids, consistently, in one parallel round.
 
-        `claim`, a running receipt, is written in the same round, unless another run's is there that is
-        done or not past its deadline.
+        `claim`, a running receipt, is written in the same round, unless another run's is there that is not
+        past its deadline.
 
         History holds the newest `last_messages` conversation messages (roles user and assistant),
         and what lies between them; rows of other roles do not count (case H18). 0 loads none.

@@ -56,14 +56,24 @@ class ReceiptsContract(StorageBase):
         assert stored.thread.message_count == 2
         assert await storage.get_receipt(dead.key) == done(heir, run="heir")
 
-    async def test_a_done_receipt_lasts_whatever_its_deadline(self, storage: Storage, thread: Thread):
-        claim = running(f"key-{thread.id}", "one", within=-1)
+    async def test_a_done_receipt_holds_until_its_deadline_too(self, storage: Storage, thread: Thread):
+        claim = running(f"key-{thread.id}", "one")
         await storage.load_turn(thread.id, last_messages=1, claim=claim)
         finished = done(claim, faithful=FAITHFUL)
         await storage.commit_turn(TurnCommit(thread, turn(), receipt=finished))
         seen = (await storage.load_turn(thread.id, last_messages=1, claim=running(claim.key, "two"))).claimed
         assert seen == finished
         assert faithful_text(seen.reply["faithful"]) == faithful_text(FAITHFUL)
+
+    async def test_a_done_receipt_past_its_deadline_is_read_and_taken_over(self, storage: Storage, thread: Thread):
+        claim = running(f"key-{thread.id}", "one")
+        await storage.load_turn(thread.id, last_messages=1, claim=claim)
+        finished = replace(done(claim), deadline=0)
+        await storage.commit_turn(TurnCommit(thread, turn(), receipt=finished))
+        assert await storage.get_receipt(claim.key) == finished
+        heir = running(claim.key, "two")
+        assert (await storage.load_turn(thread.id, last_messages=1, claim=heir)).claimed is None
+        assert await storage.get_receipt(claim.key) == heir
 
     async def test_a_turn_whose_receipt_is_done_or_gone_is_refused(self, storage: Storage, thread: Thread):
         claim = running(f"key-{thread.id}", "one")

@@ -7,69 +7,85 @@ receipt that holds until the run's deadline; then the next may take it over. Its
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 from threadkeep import clock
 from threadkeep.clock import Millis
-from threadkeep.errors import KeyReused, StillRunning
+from threadkeep.errors import KeyReused, StillRunning, ThreadkeepError
 from threadkeep.jsontext import Json
 from threadkeep.memory.messages import Content, parts_of
 from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, ToolResult, Usage
 from threadkeep.storage.port import Include, Message, Receipt, Storage
+from threadkeep.turn.request import Conversation, Repeatable, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
 
 _KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
 _MARGIN: Millis = 5_000  # between a run's own deadline and its last possible commit
 _UNBOUNDED: Millis = 900_000  # the longest that a run without deadline may hold a receipt
+_log = logging.getLogger(__name__)
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between looks at a running receipt
 
 
-@dataclass(frozen=True, slots=True)
-class Repeatable:
-    """How a request is recognised when it comes again.
-
-    With the caller's key (`Idempotency-Key`) a repeat is told to come back later; an equal request with
-    the same run id, or just on the same thread, waits for the running one. A key and a run id answer for
-    a day; without them an equal request after an answered turn is a new turn (people say "yes" twice).
-    """
-
-    key: str
-    request_hash: str
-    waits: bool
-    lasts: bool
-
-    @classmethod
-    def of(
-        cls, *, owner: str, route: str, thread_id: str, body: bytes, key: str | None = None, run_id: str | None = None
-    ) -> "Repeatable":
-        """`key` and `run_id` are the caller's, `body` the request as it came."""
-        body_hash = _hash(body.decode(errors="surrogateescape"))
-        if key is not None:
-            return cls(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True)
-        if run_id is not None:
-            return cls(_hash(owner, route, "run", run_id, body_hash), body_hash, waits=True, lasts=True)
-        return cls(_hash(owner, route, "equal", thread_id, body_hash), body_hash, waits=True, lasts=False)
+def repeatable(
+    *, owner: str, route: str, thread_id: str, body: bytes, key: str | None = None, run_id: str | None = None
+) -> Repeatable:
+    """How to recognise a request: `key` and `run_id` are the caller's, `body` is the request as it came."""
+    body_hash = hashlib.sha256(body).hexdigest()
+    if key is not None:
+        return Repeatable(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True)
+    if run_id is not None:
+        return Repeatable(_hash(owner, route, "run", run_id, body_hash), body_hash, waits=True, lasts=True)
+    return Repeatable(_hash(owner, route, "equal", thread_id, body_hash), body_hash, waits=True, lasts=False)
 
 
-def running(repeat: Repeatable, run_id: str, seconds: float | None) -> Receipt:
-    """The receipt that a run of at most so many seconds claims."""
-    longest = _UNBOUNDED if seconds is None else int(seconds * 1000)
-    return Receipt(repeat.key, run_id, repeat.request_hash, "running", clock.now() + longest + _MARGIN)
+def running(request: TurnRequest) -> Receipt | None:
+    """The receipt that a run claims; None for a request that need not be recognised."""
+    if request.repeat is None:
+        return None
+    longest = _UNBOUNDED if request.deadline is None else int(request.deadline * 1000)
+    until = clock.now() + longest + _MARGIN
+    return Receipt(request.repeat.key, request.run_id, request.repeat.request_hash, "running", until)
 
 
-def done(receipt: Receipt, repeat: Repeatable, result: TurnResult) -> Receipt:
+class Hold:
+    """Whether a receipt is still needed when its run ends."""
+
+    needed = False
+
+
+@asynccontextmanager
+async def held(storage: Storage, receipt: Receipt | None) -> AsyncGenerator[Hold]:
+    """Give the receipt of a run that came to nothing back, so that a repeat may run at once."""
+    hold = Hold()
+    try:
+        yield hold
+    finally:
+        if receipt is not None and not hold.needed:
+            try:
+                await asyncio.shield(storage.drop_receipt(receipt))
+            except ThreadkeepError:  # it expires by itself; what ended the turn matters more
+                _log.warning("receipt not given back", exc_info=True)
+
+
+def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> Receipt | None:
     """The receipt as the turn's transaction writes it: with what the reply cannot be told from the rows."""
-    last, usage = result.steps[-1].response, result.usage
+    if receipt is None or request.repeat is None:
+        return None
+    usage = result.usage
     reply: dict[str, Json] = {
         "messageIds": [m.id for m in result.messages],
         "finishReason": result.finish_reason,
         "provider": result.provider,
-        "model": last.model,
+        "model": result.steps[-1].response.model,
         "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
     }
-    until = clock.now() + _KEPT if repeat.lasts else 0
+    until = clock.now() + _KEPT if request.repeat.lasts else 0
     return replace(receipt, status="done", deadline=until, reply=reply)
 
 
@@ -87,28 +103,29 @@ async def outcome(storage: Storage, repeat: Repeatable, met: Receipt) -> Receipt
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
         found = await storage.get_receipt(met.key)
-        if found is None or found.run_id != met.run_id or (found.status, found.deadline < clock.now()) == ("running", True):
+        if found is None or found.run_id != met.run_id or _is_dead(found):
             return None
         seen = found
     return seen
 
 
-async def replayed(storage: Storage, receipt: Receipt, agent_id: str, thread_id: str, owner: str) -> TurnResult:
+def _is_dead(receipt: Receipt) -> bool:
+    return receipt.status == "running" and receipt.deadline < clock.now()
+
+
+async def replayed(storage: Storage, receipt: Receipt, agent_id: str, conversation: Conversation) -> TurnResult:
     """The result of a stored turn, made again from its rows. Raises `NotFound` if its thread was deleted since."""
     wanted = [str(i) for i in receipt.reply["messageIds"]]
     found = await storage.list_messages(
-        thread_id, resource_id=owner, per_page=0, include=[Include(message_id) for message_id in wanted]
+        conversation.thread_id,
+        resource_id=conversation.resource_id,
+        per_page=0,
+        include=[Include(message_id) for message_id in wanted],
     )
-    rows = tuple(m for m in found.page.items if m.id in wanted)
+    rows = found.page.items
     answer = next((m for m in rows if m.role == "assistant"), None)
-    return TurnResult(
-        run_id=receipt.run_id,
-        agent_id=agent_id,
-        provider=str(receipt.reply["provider"]),
-        steps=_steps(answer, receipt.reply),
-        messages=rows,
-        thread=found.thread,
-    )
+    provider, steps = str(receipt.reply["provider"]), _steps(answer, receipt.reply)
+    return TurnResult(receipt.run_id, agent_id, provider, steps, rows, found.thread)
 
 
 def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
@@ -140,4 +157,4 @@ def _outcome(invocation: Content) -> CallOutcome:
 
 
 def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -61,12 +61,28 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeatable:
+    """How a request is recognised when it comes again (DESIGN 4).
+
+    With the caller's key (`Idempotency-Key`) a repeat is told to come back later; an equal request with
+    the same run id, or just on the same thread, waits for the running one. A key and a run id answer for
+    a day; without them an equal request after an answered turn is a new turn (people say "yes" twice).
+    """
+
+    key: str
+    request_hash: str
+    waits: bool
+    lasts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """One turn. `options` are the agent's memory options with the call's merged in.
 
     `deadline` is in seconds from the start of the turn; a turn that is not ready to store by then
     stores nothing and raises `DeadlineExceeded`. `client_tools` are run by the caller. With `ask_first`
-    every tool of the agent needs approval. `on_step` is awaited after each step.
+    every tool of the agent needs approval. `on_step` is awaited after each step. `repeat` tells how the
+    request is recognised when it is sent again; None means that it is not.
     """
 
     messages: tuple[InputMessage, ...]
@@ -86,6 +102,7 @@ class TurnRequest:
     ask_first: bool = False
     structured_output: StructuredOutput | None = None
     on_step: Callable[[Step], Awaitable[None]] | None = None
+    repeat: Repeatable | None = None
 
 
 @dataclass(frozen=True, slots=True)

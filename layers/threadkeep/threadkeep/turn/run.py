@@ -5,7 +5,8 @@ more where it creates the thread. It stores everything in one transaction at the
 """
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from threadkeep import clock
 from threadkeep.clock import Millis
@@ -19,8 +20,18 @@ from threadkeep.errors import (
 )
 from threadkeep.memory import titles
 from threadkeep.models.port import Model
-from threadkeep.storage.port import Job, MessageUpdate, NewMessage, NewThread, Storage, Thread, TurnCommit, TurnState
-from threadkeep.turn import client_results, prompt
+from threadkeep.storage.port import (
+    Job,
+    MessageUpdate,
+    NewMessage,
+    NewThread,
+    Receipt,
+    Storage,
+    Thread,
+    TurnCommit,
+    TurnState,
+)
+from threadkeep.turn import client_results, prompt, receipts
 from threadkeep.turn.answer import Run, check_fits
 from threadkeep.turn.context import value_of
 from threadkeep.turn.message_list import MessageList, RunMessage
@@ -28,7 +39,7 @@ from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
-from threadkeep.turn.tools import offered
+from threadkeep.turn.tools import Tool, offered
 
 
 async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
@@ -36,51 +47,105 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
 
     Raises `AccessDenied` before any model or tool call if another resource owns the thread (TH-12),
     `ThreadGone` if it is deleted before the turn is stored, `Conflict` if a call that this turn brings the
-    result of got one meanwhile, `DeadlineExceeded`, `ModelRejected`, `ModelUnavailable`, `ProcessorFailed` or
-    `OutputInvalid`; after each of these the thread is as it was. A run that a processor stops returns a
-    result with a tripwire and stores nothing either (PR-7).
+    result of got one meanwhile, `DeadlineExceeded`, `ModelRejected`, `ModelUnavailable`, `ProcessorFailed`,
+    `OutputInvalid`, `KeyReused` or `StillRunning`; after each of these the thread is as it was. A request
+    that had its turn already gets the result of that turn (DESIGN 4). A run that a processor stops returns
+    a result with a tripwire and stores nothing either (PR-7).
     """
-    now = clock.now()
     request = own_context(request)
     plan = planned(agent, request, services)
-    model, name, provider = _model(agent, services)
-    try:
-        async with asyncio.timeout(request.deadline):
-            tools = offered(agent.tools, request.client_tools, request.active_tools, ask_first=request.ask_first)
-            state = await _load(plan, request)
-            results = client_results.joined(request.messages, state.history, plan.window)
-            request, state = replace(request, messages=results.messages), replace(state, history=results.history)
-            opening = _opening(agent, request, state, results.updates, now)
-            if plan.conversation and state.thread is None and not request.options.read_only:
-                state = TurnState(await _create(plan.storage, plan.conversation))
-            run = Run(agent, request, plan, state, model, tools)
-            try:
-                answered = await run.answer(opening, name, provider)
-            except Aborted as aborted:
-                return run.stopped(aborted, provider)
-    except TimeoutError as error:
-        raise DeadlineExceeded(
-            f"The run took longer than {request.deadline:g} s and stored nothing; "
-            "use the stream or runs route for longer work"
-        ) from error
-    result = TurnResult(
-        request.run_id,
-        agent.id,
-        provider,
-        answered.steps,
-        answered.messages,
-        state.thread,
-        answered.remembered,
-        structured=answered.structured,
-    )
-    if state.thread is None or not plan.stores:
-        return result
-    job = await _job(agent, request, state, answered.messages)
-    commit = TurnCommit(
-        state.thread, answered.messages, job, thread_metadata=run.thread_metadata, updates=results.updates
-    )
-    committed = await plan.storage.commit_turn(commit)
-    return replace(result, thread=committed.thread, messages=committed.messages)
+    tools = offered(agent.tools, request.client_tools, request.active_tools, ask_first=request.ask_first)
+    receipt = receipts.running(request) if plan.stores else None
+    turn = _Turn(agent, request, plan, *_model(agent, services), tools, receipt)
+    async with receipts.held(plan.storage, receipt) as hold:
+        ready = await turn.in_time()
+        if ready.commit is None:
+            return ready.result
+        committed = await plan.storage.commit_turn(ready.commit)
+        hold.needed = True
+        return replace(ready.result, thread=committed.thread, messages=committed.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A finished run: its result, and what is to be stored of it, if anything."""
+
+    result: TurnResult
+    commit: TurnCommit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One turn up to its commit. `model_name` and `provider` are those of `model`."""
+
+    agent: TurnAgent
+    request: TurnRequest
+    plan: Plan
+    model: Model
+    model_name: str
+    provider: str
+    tools: Mapping[str, Tool]
+    receipt: Receipt | None
+
+    async def in_time(self) -> _Ready:
+        """Load and answer within the deadline; a request that had its turn already gets that turn's result."""
+        try:
+            async with asyncio.timeout(self.request.deadline):
+                state, earlier = await self._claimed()
+                if earlier is not None and self.plan.conversation:
+                    conversation = self.plan.conversation
+                    return _Ready(await receipts.replayed(self.plan.storage, earlier, self.agent.id, conversation))
+                return await self._answered(state)
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"The run took longer than {self.request.deadline:g} s and stored nothing; "
+                "use the stream or runs route for longer work"
+            ) from error
+
+    async def _claimed(self) -> tuple[TurnState, Receipt | None]:
+        """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
+        while True:
+            state = await _load(self.plan, self.request, self.receipt)
+            if state.claimed is None or self.request.repeat is None:
+                return state, None
+            earlier = await receipts.outcome(self.plan.storage, self.request.repeat, state.claimed)
+            if earlier is not None:
+                return state, earlier
+
+    async def _answered(self, state: TurnState) -> _Ready:
+        """Have the model answer; nothing is stored yet but the thread, where there was none."""
+        plan, now = self.plan, clock.now()
+        results = client_results.joined(self.request.messages, state.history, plan.window)
+        request, state = replace(self.request, messages=results.messages), replace(state, history=results.history)
+        opening = _opening(self.agent, request, state, results.updates, now)
+        if plan.conversation and state.thread is None and not request.options.read_only:
+            state = TurnState(await _create(plan.storage, plan.conversation))
+        run = Run(self.agent, request, plan, state, self.model, self.tools)
+        try:
+            answered = await run.answer(opening, self.model_name, self.provider)
+        except Aborted as aborted:
+            return _Ready(run.stopped(aborted, self.provider))
+        result = TurnResult(
+            request.run_id,
+            self.agent.id,
+            self.provider,
+            answered.steps,
+            answered.messages,
+            state.thread,
+            answered.remembered,
+            structured=answered.structured,
+        )
+        if state.thread is None or not plan.stores:
+            return _Ready(result)
+        commit = TurnCommit(
+            state.thread,
+            answered.messages,
+            await _job(self.agent, request, state, answered.messages),
+            thread_metadata=run.thread_metadata,
+            updates=results.updates,
+            receipt=receipts.done(self.receipt, request, result),
+        )
+        return _Ready(result, commit)
 
 
 def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:
@@ -92,7 +157,7 @@ def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:
     return model, name, agent.model.partition("/")[0]
 
 
-async def _load(plan: Plan, request: TurnRequest) -> TurnState:
+async def _load(plan: Plan, request: TurnRequest, receipt: Receipt | None) -> TurnState:
     """Read everything in one round and check the owner."""
     conversation = plan.conversation
     if conversation is None:
@@ -102,7 +167,7 @@ async def _load(plan: Plan, request: TurnRequest) -> TurnState:
     if client_results.brings_results(request.messages):
         window = max(window, client_results.WINDOW)
     state = await plan.storage.load_turn(
-        conversation.thread_id, last_messages=window, message_ids=given, budget=plan.budget
+        conversation.thread_id, last_messages=window, message_ids=given, budget=plan.budget, claim=receipt
     )
     if state.deleting:
         raise ThreadGone(conversation.thread_id)

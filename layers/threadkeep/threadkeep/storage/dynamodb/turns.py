@@ -83,15 +83,8 @@ class Turns(Part):
         now = self._now()
         stored = await self._table.put(
             items.receipt_item(claim, now),
-            ConditionExpression=(
-                "attribute_not_exists(pk) OR expiresAt <= :seconds OR (#status = :running AND deadline < :now)"
-            ),
-            ExpressionAttributeNames={"#status": "status"},
-            ExpressionAttributeValues={
-                ":running": text("running"),
-                ":now": number(now),
-                ":seconds": number(now // 1000),
-            },
+            ConditionExpression="attribute_not_exists(pk) OR expiresAt <= :seconds OR deadline < :now",
+            ExpressionAttributeValues={":now": number(now), ":seconds": number(now // 1000)},
         )
         receipt = items.receipt_from(stored) if stored else None
         return None if receipt == claim else receipt
