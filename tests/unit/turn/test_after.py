@@ -132,3 +132,10 @@ async def test_tt1_empty_title_instructions_mean_the_default(house):
     run = (await h.turn("hi")).run_id
     await after.finish_turn(h.services, "t", run)
     assert "80 characters" in h.model.prompt[0][1]
+
+
+async def test_tt4_a_title_model_that_does_not_exist_leaves_the_title_empty_and_the_job_is_done(house):
+    h = house("hello", memory=Memory(generate_title={"model": "nowhere/m"}))
+    run = (await h.turn("hi")).run_id
+    await after.finish_turn(h.services, "t", run)
+    assert await title(h) == "" and await h.storage.get_job("t", run) is None

@@ -56,6 +56,25 @@ async def test_a_repeat_of_a_finished_request_gets_its_turn_and_no_second_one(ho
     assert [s.response.text for s in again.steps] == ["Let me see. ", "4."]
 
 
+async def test_a_repeat_of_a_run_that_waits_for_the_caller_shows_the_same_pending_call(house):
+    h = house(calls(("pick", {"hint": "sea"})))
+    pick = schema_tool(name="pick", description="Pick", parameters={"type": "object"})
+    first = await h.turn("colour?", repeat=keyed(), client_tools=(pick,))
+    again = await h.turn("colour?", repeat=keyed(), client_tools=(pick,))
+    assert [c.id for c in again.steps[-1].pending] == [c.id for c in first.steps[-1].pending] == ["call-pick-0"]
+    assert again.steps[-1].outcomes == () and again.finish_reason == "tool-calls"
+
+
+@pytest.mark.parametrize(("said", "fallback"), [('{"a":1}', False), ("nonsense", True)])
+async def test_a_repeat_has_the_object_too(house, said, fallback):
+    h = house(said)
+    wanted = StructuredOutput({"type": "object"}, error_strategy="fallback", fallback_value={"a": 0})
+    first = await h.turn("go", repeat=keyed(), structured_output=wanted)
+    again = await h.turn("go", repeat=keyed(), structured_output=wanted)
+    assert again.structured.value == first.structured.value == {"a": 0 if fallback else 1}
+    assert again.structured.is_fallback is first.structured.is_fallback is fallback
+
+
 async def test_h12_without_a_key_an_equal_text_after_an_answer_is_a_new_turn(house):
     h = house()
     await h.turn("yes", repeat=same())

@@ -6,7 +6,7 @@ Each function may be repeated: a job is deleted only when it is done, and each e
 import logging
 
 from threadkeep import jsontext
-from threadkeep.errors import ModelRejected, NotFound
+from threadkeep.errors import ConfigurationError, ModelRejected, NotFound
 from threadkeep.memory import titles
 from threadkeep.storage.port import Thread
 from threadkeep.turn.request import Services
@@ -27,17 +27,17 @@ async def finish_turn(services: Services, thread_id: str, run_id: str) -> None:
 
 
 async def _give_title(services: Services, thread: Thread, wanted: dict[str, jsontext.Json]) -> None:
-    """Ask for a title and write it if there is still none; a model that refuses leaves it empty (TT-4)."""
-    model, name = services.models.resolve(str(wanted["model"]))
+    """Ask for a title and write it if there is still none; what repeating cannot mend leaves it empty (TT-4)."""
     try:
         newest = await services.storage.list_messages(thread.id, per_page=int(wanted["messages"]))
     except NotFound:  # deleted since it was read; its clean-up waits for this job
         return
-    instructions = wanted.get("instructions")
-    request = titles.title_request(name, newest.page.items, instructions if isinstance(instructions, str) else None)
+    given = wanted.get("instructions")
+    instructions = given if isinstance(given, str) else None
     try:
-        answer = await model.generate(request)
-    except ModelRejected:
+        model, name = services.models.resolve(str(wanted["model"]))
+        answer = await model.generate(titles.title_request(name, newest.page.items, instructions))
+    except (ModelRejected, ConfigurationError):
         _log.warning("no title for thread %s", thread.id, exc_info=True)
         return
     title = titles.clean(answer.text)

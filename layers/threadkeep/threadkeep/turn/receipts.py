@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
 
-from threadkeep import clock
+from threadkeep import clock, jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import KeyReused, StillRunning, ThreadkeepError
 from threadkeep.jsontext import Json
@@ -22,6 +22,7 @@ from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, ToolRe
 from threadkeep.storage.port import Include, Message, Receipt, Storage
 from threadkeep.turn.request import Conversation, Repeatable, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import CallOutcome
 
 _KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
@@ -83,6 +84,7 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
         "finishReason": result.finish_reason,
         "provider": result.provider,
         "model": result.steps[-1].response.model,
+        "fallback": result.structured is not None and result.structured.is_fallback,
         "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
     }
     until = clock.now() + _KEPT if request.repeat.lasts else 0
@@ -125,7 +127,8 @@ async def replayed(storage: Storage, receipt: Receipt, agent_id: str, conversati
     rows = found.page.items
     answer = next((m for m in rows if m.role == "assistant"), None)
     provider, steps = str(receipt.reply["provider"]), _steps(answer, receipt.reply)
-    return TurnResult(receipt.run_id, agent_id, provider, steps, rows, found.thread)
+    shaped = _structured(answer, receipt.reply)
+    return TurnResult(receipt.run_id, agent_id, provider, steps, rows, found.thread, structured=shaped)
 
 
 def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
@@ -145,15 +148,26 @@ def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
 def _step(parts: list[Content], model: str, at: Millis) -> Step:
     text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
     reasoning = "".join(str(p.get("reasoning", "")) for p in parts if p.get("type") == "reasoning")
-    outcomes = tuple(_outcome(p["toolInvocation"]) for p in parts if p.get("type") == "tool-invocation")
-    calls = tuple(o.call for o in outcomes)
+    made: list[Content] = [p["toolInvocation"] for p in parts if p.get("type") == "tool-invocation"]
+    calls = tuple(map(_call, made))
+    outcomes = tuple(_outcome(i) for i in made if i["state"] != "call")  # the caller answers the others
     return Step(ModelResponse(text, calls, "tool-calls", Usage(), model, reasoning=reasoning), outcomes, at, at)
 
 
+def _call(invocation: Content) -> ToolCall:
+    return ToolCall(invocation["toolCallId"], invocation["toolName"], invocation["args"])
+
+
 def _outcome(invocation: Content) -> CallOutcome:
-    call = ToolCall(invocation["toolCallId"], invocation["toolName"], invocation["args"])
-    error = invocation.get("errorText")
+    call, error = _call(invocation), invocation.get("errorText")
     return CallOutcome(call, invocation.get("result"), error, ToolResult(call.id, call.name, "", error is not None))
+
+
+def _structured(answer: Message | None, reply: dict[str, Json]) -> Structured | None:
+    metadata = jsontext.as_object(answer.content.get("metadata")) if answer else None
+    if metadata is None or "structuredOutput" not in metadata:
+        return None
+    return Structured(metadata["structuredOutput"], is_fallback=bool(reply.get("fallback")))
 
 
 def _hash(*parts: str) -> str:
