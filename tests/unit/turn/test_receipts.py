@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.fakes import Gate, calls, says
-from threadkeep import clock, tool
+from threadkeep import StructuredOutput, clock, schema_tool, tool
 from threadkeep.errors import (
     AccessDenied,
     Conflict,

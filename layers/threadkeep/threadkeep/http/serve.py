@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from threadkeep import ids, jsontext
 from threadkeep.errors import InvalidInput, Issue, StillRunning, ThreadkeepError, TooLarge
+from threadkeep.http import errors, query
 from threadkeep.http.app import App
 from threadkeep.http.logs import logger
 from threadkeep.http.route import Call, NoBody, Request, Route
