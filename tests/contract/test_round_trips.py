@@ -138,6 +138,7 @@ def test_a_request_over_http_adds_no_round_trip(
     response = gateway.handler(generate.ROUTES, lambda: app)(event, None)
     assert response["statusCode"] == 200, response
     assert len(json.loads(response["body"])["rememberedMessages"]) == 20
+    assert sorted(counter.operations) == ["BatchGetItem", "PutItem", "Query", "TransactWriteItems"]  # with its receipt
     assert counter.round_trips == 2
 
 

@@ -1,8 +1,13 @@
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
 import httpx
 import pytest
 
 from local.stack import Stack
 from tests.e2e.application import Application, new_id
+from tests.scripted.server import ScriptedModel
 
 
 @pytest.fixture
@@ -20,3 +25,18 @@ def thread() -> str:
 def owner() -> str:
     """A resource id that no other test uses."""
     return new_id("owner")
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., Future[Any]]]:
+    """Calls a function in another thread, as `submit` does."""
+    with ThreadPoolExecutor(4) as threads:
+        yield threads.submit
+
+
+@pytest.fixture
+def hold(scripted: ScriptedModel, aside: object) -> Iterator[str]:
+    """A name to hold model calls at; whoever is still held in the end is let go, before `aside` waits for them."""
+    name = new_id("hold")
+    yield name
+    scripted.release(name)

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -16,21 +16,6 @@ from tests.scripted.server import ScriptedModel
 
 PROCESSES = 4
 GENERATE = "/api/agents/assistant/generate"
-
-
-@pytest.fixture
-def hold(scripted: ScriptedModel) -> Iterator[str]:
-    """A name to hold model calls at; whoever is still held in the end is let go."""
-    name = new_id("hold")
-    yield name
-    scripted.release(name)
-
-
-@pytest.fixture
-def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Calls a function in another thread, as `submit` does."""
-    with ThreadPoolExecutor(4) as threads:
-        yield threads.submit
 
 
 def workers(application: Application, function: str) -> list[int]:

@@ -91,19 +91,20 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
     return replace(receipt, status="done", deadline=until, reply=reply)
 
 
-async def outcome(storage: Storage, repeat: Repeatable, met: Receipt) -> Receipt | None:
+async def outcome(storage: Storage, repeat: Repeatable, met: Receipt, patience: float | None) -> Receipt | None:
     """What became of the run whose receipt was met: its finished receipt, or None if it came to nothing.
 
-    Raises `KeyReused` if that was another request, `StillRunning` for a repeat that does not wait.
+    Raises `KeyReused` if that was another request, `StillRunning` for a repeat that does not wait, or has
+    waited `patience` seconds.
     """
     if met.request_hash != repeat.request_hash:
         raise KeyReused
-    if met.status == "running" and not repeat.waits:
-        raise StillRunning(max(1, -(-(met.deadline - clock.now()) // 1000)))
-    seen, pause = met, _FIRST_PAUSE
+    seen, pause, waited = met, _FIRST_PAUSE, 0.0
     while seen.status == "running":
+        if not repeat.waits or (patience is not None and waited + pause > patience):
+            raise StillRunning(max(1, -(-(met.deadline - clock.now()) // 1000)))
         await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
         found = await storage.get_receipt(met.key)
         if found is None or found.run_id != met.run_id or _is_dead(found):
             return None

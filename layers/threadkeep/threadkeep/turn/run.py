@@ -41,6 +41,8 @@ from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnReque
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool, offered
 
+_PATIENCE = 0.9  # of its deadline: how long a repeat waits for the run that it repeats
+
 
 async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
     """Run one turn and store it.
@@ -108,7 +110,8 @@ class _Turn:
             state = await _load(self.plan, self.request, self.receipt)
             if state.claimed is None or self.request.repeat is None:
                 return state, None
-            earlier = await receipts.outcome(self.plan.storage, self.request.repeat, state.claimed)
+            patience = None if self.request.deadline is None else self.request.deadline * _PATIENCE
+            earlier = await receipts.outcome(self.plan.storage, self.request.repeat, state.claimed, patience)
             if earlier is not None:
                 return state, earlier
 
