@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import Gate, calls, says
-from threadkeep import Memory, tool
+from threadkeep import Memory, Processor, ProcessorCall, TokenLimiter, tool
 from threadkeep.errors import Conflict, InvalidInput
 from threadkeep.models.port import ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import NewMessage, NewThread, TurnCommit
 from threadkeep.turn.input import input_messages
-from threadkeep.turn.tools import Tool
+from threadkeep.turn.tools import CallOutcome, Tool
 
 ARGS: dict[str, Any] = {"i": 3, "f": 0.1, "neg": -2.5, "big": 12345678901234567890, "e": 1e-7, "b": True, "n": None}
 PICK = Tool("pick", "pick", "Pick a colour.", {"type": "object"}, run=None)
@@ -274,3 +274,27 @@ async def test_with_ask_first_no_tool_of_the_agent_runs(house):
     h = house(calls(("weather", {"city": "Oslo"})), "I may not.", tools=[weather])
     await h.turn("weather?", ask_first=True, client_tools=(PICK,))
     assert "needs a person's approval" in invocations((await h.stored())[1])[0]["errorText"]
+
+
+async def test_h08_h27_results_of_client_tools_pass_the_processors_and_no_limit_drops_them(house):
+    class Mask(Processor):
+        id = "mask"
+
+        def process_tool_result(self, outcome: CallOutcome, call: ProcessorCall) -> CallOutcome:
+            return outcome.with_result(str(outcome.result or outcome.error).replace("1234", "####"))
+
+    memory = Memory(message_history={"max_tokens": 80})
+    settings = {"memory": memory, "input_processors": [TokenLimiter(150)], "output_processors": [Mask()]}
+    h = house("ok", **settings)
+    await h.turn("old " * 9)
+    h.model.answers = [calls(("pick", {}), ("pick", {})), says("noted")]
+    await h.turn("PIN?", client_tools=(PICK,))
+    secret = "my PIN is 1234 " * 4
+    both = (*back("call-pick-0", secret), *back("call-pick-1", "no 1234", isError=True))
+    result = await h.turn(*both, client_tools=(PICK,))
+    assert result.text == "noted"
+    assert "1234" not in str(h.model.requests[-1].messages) and "PIN is ####" in str(h.model.requests[-1].messages)
+    assert "old" not in str(h.model.requests[-1].messages)
+    one, two = invocations((await h.stored())[-2])
+    assert (one["result"], two["result"]) == (secret.replace("1234", "####"), "no ####")
+    assert "errorText" not in two and len(await h.stored()) == 5

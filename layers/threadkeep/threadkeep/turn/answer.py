@@ -10,7 +10,7 @@ from threadkeep.memory.messages import with_metadata
 from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
 from threadkeep.storage.port import Message, MessageUpdate, NewMessage, TurnState
-from threadkeep.turn import structured
+from threadkeep.turn import client_results, structured
 from threadkeep.turn.loop import answer_message, run_steps
 from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
 from threadkeep.turn.plan import Plan
@@ -33,10 +33,12 @@ class Answered:
     messages: tuple[NewMessage, ...]
     remembered: tuple[Message, ...]
     structured: Structured | None
+    updates: tuple[MessageUpdate, ...] = ()
 
 
 class Run:
-    """One run of an agent on what its turn loaded."""
+    """One run of an agent on what its turn loaded. `updates` are stored calls for which the caller brings results:
+    they belong to this run as its input does, so no limit lets them go."""
 
     def __init__(
         self,
@@ -46,12 +48,14 @@ class Run:
         state: TurnState,
         model: Model,
         tools: Mapping[str, Tool],
+        updates: Sequence[MessageUpdate] = (),
     ):
         self._agent = agent
         self._request = request
         self._plan = plan
         self._state = state
         self._tools = tools
+        self._updates = updates
         self._limiter = plan.limiter(state.thread)
         self._drawn = self._limiter.boundary if self._limiter else None
         self._pipeline = Pipeline(self._inputs(), plan.outputs, self._facts(), agent.max_processor_retries)
@@ -61,8 +65,9 @@ class Run:
 
     async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
         """Ask the model until it is done. Raises `Aborted` where a processor stops the run."""
-        opening = await self._pipeline.input(opening)
-        check_fits(opening)
+        updates = [await client_results.finished(u, self._pipeline.tool_result) for u in self._updates]
+        opening = await self._pipeline.input(opening.plus(*map(_answered_call, updates)))
+        check_fits(opening, updates)
         self._model.messages = opening
         steps = await self._steps(opening, name)
         answer = answer_message(steps, steps[-1].response.model, provider)
@@ -71,7 +76,7 @@ class Run:
         shown = steps if after == before else as_edited(steps, after)
         shaped = self._structured(shown)
         new = (*self._model.messages.of("input"), *_with_object(after, shaped))
-        return Answered(shown, tuple(m.to_store for m in new), self._remembered(), shaped)
+        return Answered(shown, tuple(m.to_store for m in new), self._remembered(), shaped, tuple(updates))
 
     def stopped(self, aborted: Aborted, provider: str) -> TurnResult:
         """What is left of a run that a processor stopped (PR-7)."""
@@ -99,6 +104,7 @@ class Run:
 
     def _facts(self) -> RunFacts:
         conversation, state = self._request.conversation, self._state
+        answered = {update.message.id for update in self._updates}
         return RunFacts(
             self._request.run_id,
             self._agent.id,
@@ -106,7 +112,7 @@ class Run:
             conversation.resource_id if conversation else None,
             self._request.request_context,
             state.thread,
-            tuple(map(RunMessage.stored, state.history)),
+            tuple(RunMessage.stored(m) for m in state.history if m.id not in answered),
         )
 
     async def _steps(self, opening: MessageList, name: str) -> tuple[Step, ...]:
@@ -143,7 +149,7 @@ class Run:
 
     def _remembered(self) -> tuple[Message, ...]:
         """The history that was shown, as it was shown (CTX-7)."""
-        seen = {m.id: m for m in self._model.messages.of("memory")}
+        seen = {m.id: m for m in self._model.messages.of("memory", "context")}
         boundary = self._limiter.boundary if self._limiter else None
         return tuple(
             replace(m, content=seen[m.id].content)
@@ -158,6 +164,11 @@ def _with_object(answer: tuple[RunMessage, ...], shaped: Structured | None) -> t
         return answer
     last = replace(answer[-1], content=with_metadata(answer[-1].content, {"structuredOutput": shaped.value}))
     return (*answer[:-1], last)
+
+
+def _answered_call(update: MessageUpdate) -> RunMessage:
+    """A stored message that got results: shown behind the history, stored as an update."""
+    return replace(RunMessage.stored(replace(update.message, content=update.content)), source="context")
 
 
 def check_fits(messages: MessageList, updates: Sequence[MessageUpdate] = ()) -> None:

@@ -6,7 +6,7 @@ the waiting call gets its result where it stands, whatever else the copy says, a
 twice (cases H07, H12). Results of calls that nobody made are dropped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadkeep import jsontext
@@ -14,6 +14,7 @@ from threadkeep.memory.messages import Content, parts_of
 from threadkeep.storage import rules
 from threadkeep.storage.port import Message, MessageUpdate
 from threadkeep.turn.request import InputMessage
+from threadkeep.turn.tools import CallOutcome
 
 WINDOW = 20  # newest messages among which waiting calls are looked for, however short the history is
 
@@ -49,6 +50,19 @@ def joined(messages: Sequence[InputMessage], history: Sequence[Message], last_me
         tuple(replace(m, content=answered.get(m.id, m.content)) for m in history if m.id in window | answered.keys()),
         tuple(MessageUpdate(m, answered[m.id]) for m in history if m.id in answered),
     )
+
+
+async def finished(update: MessageUpdate, finish: Callable[[CallOutcome], Awaitable[CallOutcome]]) -> MessageUpdate:
+    """The update with each result that it brings as `finish` leaves it: a result is one wherever it ran (case H27)."""
+    before = list(parts_of(update.message.content))
+    parts = [p if p in before else await _finished(p, finish) for p in parts_of(update.content)]
+    return replace(update, content={**update.content, "parts": parts})
+
+
+async def _finished(part: Content, finish: Callable[[CallOutcome], Awaitable[CallOutcome]]) -> Content:
+    invocation = jsontext.as_object(part.get("toolInvocation")) or {}
+    known = {name: value for name, value in invocation.items() if name not in ("result", "errorText")}
+    return {**part, "toolInvocation": known | (await finish(CallOutcome.read(invocation))).stored}
 
 
 def _results(messages: Iterable[InputMessage]) -> dict[str, Content]:

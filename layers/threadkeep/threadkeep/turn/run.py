@@ -34,7 +34,7 @@ from threadkeep.storage.port import (
 from threadkeep.turn import client_results, prompt, receipts
 from threadkeep.turn.answer import Run, check_fits
 from threadkeep.turn.context import value_of
-from threadkeep.turn.message_list import MessageList, RunMessage
+from threadkeep.turn.message_list import MessageList
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
@@ -123,7 +123,7 @@ class _Turn:
         opening = _opening(self.agent, request, state, results.updates, now)
         if plan.conversation and state.thread is None and not request.options.read_only:
             state = TurnState(await _create(plan.storage, plan.conversation))
-        run = Run(self.agent, request, plan, state, self.model, self.tools)
+        run = Run(self.agent, request, plan, state, self.model, self.tools, results.updates)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
         except Aborted as aborted:
@@ -145,7 +145,7 @@ class _Turn:
             answered.messages,
             await _job(self.agent, request, state, answered.messages),
             thread_metadata=run.thread_metadata,
-            updates=results.updates,
+            updates=answered.updates,
             receipt=receipts.done(self.receipt, request, result),
         )
         return _Ready(result, commit)
@@ -188,18 +188,14 @@ async def _create(storage: Storage, conversation: Conversation) -> Thread:
 def _opening(
     agent: TurnAgent, request: TurnRequest, state: TurnState, updates: tuple[MessageUpdate, ...], now: Millis
 ) -> MessageList:
-    """The list to begin with, its new input known to fit one transaction before anything is created or called.
-
-    Stored calls that got their results are in it, whether or not a processor adds the history.
-    """
+    """The list to begin with, its new input known to fit one transaction before anything is created or called."""
     given = prompt.divided(request, state)
     if not given.new and not updates:
         message = "holds no message that the thread does not have already, and no result that a call of it waits for"
         raise InvalidInput(Issue("messages", message))
     opening = prompt.opening(agent, request, given, state, now)
     check_fits(opening, updates)
-    answered = {u.message.id for u in updates}
-    return opening.plus(*(RunMessage.stored(m) for m in state.history if m.id in answered))
+    return opening
 
 
 async def _job(

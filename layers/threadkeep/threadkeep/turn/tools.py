@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from threadkeep import jsontext
 from threadkeep.errors import InvalidInput, Issue
 from threadkeep.jsontext import Json
 from threadkeep.memory.history import result_text
@@ -72,6 +73,15 @@ class CallOutcome:
     result: Json
     error: str | None
     answer: ToolResult
+
+    @classmethod
+    def read(cls, invocation: Content) -> "CallOutcome":
+        """The outcome that a stored call has got."""
+        args = jsontext.as_object(invocation.get("args")) or {}
+        call = ToolCall(str(invocation.get("toolCallId")), str(invocation.get("toolName")), args)
+        if invocation.get("state") == "result":
+            return _done(call, invocation.get("result"))
+        return _failed(call, str(invocation.get("errorText", "")))
 
     def with_result(self, result: Json) -> "CallOutcome":
         """The same call, finished with another result."""
