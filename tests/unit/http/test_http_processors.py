@@ -1,5 +1,6 @@
 """Processors and the request context over HTTP (PR-7, PR-8, D-RC-5, CFG-4)."""
 
+import base64
 from typing import Any
 
 from pydantic import BaseModel
@@ -89,3 +90,11 @@ def test_cfg4_a_call_may_budget_the_history() -> None:
     bad = HI["memory"] | {"options": {"messageHistory": {"maxTokens": -1}}}
     status, reply = generate(h, memory=bad)
     assert status == 400 and reply["issues"][0]["field"] == "memory.options.messageHistory.maxTokens"
+
+
+def test_drc2_values_of_the_query_win_over_those_of_the_body() -> None:
+    h = house()
+    query = {"requestContext": base64.b64encode(b'{"tenant": "x"}').decode()}
+    body = HI | {"requestContext": {"tenant": 7}}
+    assert h.call("POST", GENERATE, path={"agentId": "strict"}, body=body, query=query)[0] == 200
+    assert h.call("POST", GENERATE, path={"agentId": "strict"}, body=body)[0] == 400

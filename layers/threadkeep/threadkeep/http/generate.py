@@ -106,12 +106,12 @@ class GenerateBody(wire.Body):
     require_tool_approval: bool = False
 
 
-async def generate(call: Call[wire.Query, GenerateBody]) -> dict[str, Json]:
+async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Json]:
     """Run one turn of an agent and answer with its text, steps and stored messages."""
     agent = _agent(call)
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
-    request_context = RequestContext.from_client(call.body.request_context)
+    request_context = RequestContext.from_client(call.body.request_context | call.query.request_context)  # D-RC-2
     resolved = await agent.resolve(request_context)
     request = TurnRequest(
         messages=messages,
@@ -227,13 +227,13 @@ def _refuse(field: str, message: str) -> NoReturn:
     raise InvalidInput(Issue(field, message))
 
 
-def _route(path: str) -> Route[wire.Query, GenerateBody, Any]:
+def _route(path: str) -> Route[wire.ContextQuery, GenerateBody, Any]:
     return Route(
         "POST",
         path,
         "generate",
         generate,
-        wire.Query,
+        wire.ContextQuery,
         GenerateBody,
         reply.Generated,
         "Run one turn of an agent and wait for its answer",
