@@ -221,7 +221,12 @@ def test_a_run_id_makes_a_repeat_the_same_turn_too(house: House) -> None:
 def test_a_request_that_is_still_answered_is_409_with_retry_after(house: House) -> None:
     async def claim() -> None:
         repeat = repeatable(
-            owner="user-ada", route="generate/assistant", thread_id="thr-1", body=json.dumps(HI).encode(), key="order-7"
+            owner="user-ada",
+            route="generate/assistant",
+            thread_id="thr-1",
+            body=json.dumps(HI).encode(),
+            arrived=clock.now(),
+            key="order-7",
         )
         until = clock.now() + 7_000
         receipt = Receipt(repeat.key, "other", repeat.request_hash, "running", until)

@@ -1,7 +1,6 @@
 """Receipts: one request, one turn (DESIGN 4, cases H12, H13, H21)."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -29,14 +28,15 @@ def weather(city: str) -> dict[str, int]:
 
 
 def same(body: bytes = b"{}", **more):
-    return repeatable(owner="ana", route="generate/agent", thread_id="t", body=body, **more)
+    given = {"owner": "ana", "route": "generate/agent", "thread_id": "t", "arrived": clock.now()} | more
+    return repeatable(body=body, **given)
 
 
 def keyed(body: bytes = b"{}"):
     return same(body, key="k-1")
 
 
-@pytest.mark.parametrize("how", [keyed(), same(run_id="run-1")])
+@pytest.mark.parametrize("how", [keyed(), same(run_id="run-1")], ids=["key", "run id"])
 async def test_a_repeat_of_a_finished_request_gets_its_turn_and_no_second_one(house, how):
     h = house(
         calls(("weather", {"city": "Oslo"}), ("weather", {"city": "Nowhere"}), text="Let me see. "),
@@ -77,8 +77,36 @@ async def test_a_repeat_has_the_object_too(house, said, fallback):
 async def test_h12_without_a_key_an_equal_text_after_an_answer_is_a_new_turn(house):
     h = house()
     await h.turn("yes", repeat=same())
+    await asyncio.sleep(0.003)
     await h.turn("yes", repeat=same())
     assert [text for _, text in await h.texts()] == ["yes", "ok", "yes", "ok"]
+
+
+async def test_h12_it_is_new_however_often_it_comes_and_each_has_repeats_of_its_own(house):
+    h = house()
+    for n in range(3):
+        await h.turn("yes", repeat=same())
+        assert len(h.model.requests) == n + 1
+        await asyncio.sleep(0.003)
+    late = same(arrived=clock.now())
+    gate = Gate(says("fourth"))
+    h.model.answers = [gate]
+    await asyncio.sleep(0.003)
+    fourth = asyncio.create_task(h.turn("yes", repeat=late))
+    await gate.reached.wait()
+    repeat = asyncio.create_task(h.turn("yes", repeat=late))
+    await asyncio.sleep(0.05)
+    gate.opened.set()
+    assert (await fourth).messages == (await repeat).messages
+    assert len(h.model.requests) == 4 and len(await h.stored()) == 8
+
+
+async def test_a_repeat_that_arrived_before_the_answer_and_began_after_it_gets_the_same_turn(house):
+    h = house("once")
+    early = same()
+    first = await h.turn("go", repeat=early)
+    again = await h.turn("go", repeat=early)
+    assert again.messages == first.messages and len(h.model.requests) == 1
 
 
 async def test_an_equal_request_that_arrives_meanwhile_waits_and_gets_the_same_turn(house):
@@ -226,9 +254,9 @@ async def test_a_store_that_cannot_take_the_receipt_back_does_not_hide_the_failu
 def test_keys_tell_owner_route_thread_and_run_apart():
     base = same()
     others = [
-        repeatable(owner="bo", route="generate/agent", thread_id="t", body=b"{}"),
-        repeatable(owner="ana", route="generate/other", thread_id="t", body=b"{}"),
-        repeatable(owner="ana", route="generate/agent", thread_id="u", body=b"{}"),
+        same(owner="bo"),
+        same(route="generate/other"),
+        same(thread_id="u"),
         same(b"{ }"),
         same(run_id="r"),
         same(key="r"),
@@ -236,4 +264,4 @@ def test_keys_tell_owner_route_thread_and_run_apart():
     assert len({r.key for r in [base, *others]}) == 7
     assert keyed(b"1").key == keyed(b"2").key
     assert same(b"1", run_id="r").key != same(b"2", run_id="r").key
-    assert replace(base) == same()
+    assert same().key == base.key

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from threadkeep import clock
 from threadkeep.errors import InvalidInput, Issue, NotFound, TooLarge
 from threadkeep.http import identity
 from threadkeep.http.app import App
@@ -61,6 +62,7 @@ def _request(route: Route[Any, Any, Any], event: Event) -> Request:
         headers={name.lower(): value for name, value in headers.items()},
         body=_body(event),
         identity=identity.ANONYMOUS if route.public else identity.from_authorizer(_context(event).get("authorizer")),
+        arrived=int(_context(event).get("requestTimeEpoch") or clock.now()),
     )
 
 

@@ -198,6 +198,7 @@ def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None) ->
         route=f"generate/{call.path['agentId']}",
         thread_id=conversation.thread_id,
         body=call.raw,
+        arrived=call.arrived,
         key=key,
         run_id=call.body.run_id,
     )

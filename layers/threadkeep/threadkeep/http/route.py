@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from threadkeep.clock import Millis
 from threadkeep.http.app import App
 from threadkeep.http.identity import Identity
 
@@ -20,7 +21,7 @@ class Request:
     """An HTTP request as a front delivers it, nothing checked yet.
 
     `path` holds the raw path parameters, `query` every value of each parameter (decoded), `headers`
-    have lower-case names, `identity` was established by the authorizer.
+    have lower-case names, `identity` was established by the authorizer, `arrived` is when it came.
     """
 
     path: Mapping[str, str]
@@ -28,6 +29,7 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     identity: Identity
+    arrived: Millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Call(Generic[Q, B]):
     raw: bytes
     headers: Mapping[str, str]
     identity: Identity
+    arrived: Millis
     app: App
 
 

@@ -57,6 +57,7 @@ def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[An
         raw=request.body,
         headers=request.headers,
         identity=request.identity,
+        arrived=request.arrived,
         app=app,
     )
 

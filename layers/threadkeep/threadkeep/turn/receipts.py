@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from threadkeep import clock, jsontext
@@ -26,6 +26,7 @@ from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import CallOutcome
 
 _KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
+_GRACE: Millis = 60_000  # how late a repeat without key may begin that arrived in time
 _MARGIN: Millis = 5_000  # between a run's own deadline and its last possible commit
 _UNBOUNDED: Millis = 900_000  # the longest that a run without deadline may hold a receipt
 _log = logging.getLogger(__name__)
@@ -34,18 +35,47 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between looks at a running re
 
 
 def repeatable(
-    *, owner: str, route: str, thread_id: str, body: bytes, key: str | None = None, run_id: str | None = None
+    *,
+    owner: str,
+    route: str,
+    thread_id: str,
+    body: bytes,
+    arrived: Millis,
+    key: str | None = None,
+    run_id: str | None = None,
 ) -> Repeatable:
     """How to recognise a request: `key` and `run_id` are the caller's, `body` is the request as it came."""
     body_hash = hashlib.sha256(body).hexdigest()
     if key is not None:
-        return Repeatable(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True)
-    if run_id is not None:
-        return Repeatable(_hash(owner, route, "run", run_id, body_hash), body_hash, waits=True, lasts=True)
-    return Repeatable(_hash(owner, route, "equal", thread_id, body_hash), body_hash, waits=True, lasts=False)
+        return Repeatable(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True, arrived=arrived)
+    named = ("run", run_id) if run_id is not None else ("equal", thread_id)
+    key = _hash(owner, route, *named, body_hash)
+    return Repeatable(key, body_hash, waits=True, lasts=run_id is not None, arrived=arrived)
 
 
-def running(request: TurnRequest) -> Receipt | None:
+@dataclass
+class Hold:
+    """The receipt that a run holds, and whether it is still needed when the run ends."""
+
+    receipt: Receipt | None
+    needed: bool = False
+
+
+@asynccontextmanager
+async def held(storage: Storage, request: TurnRequest) -> AsyncGenerator[Hold]:
+    """Give the receipt of a run that came to nothing back, so that a repeat may run at once."""
+    hold = Hold(_running(request))
+    try:
+        yield hold
+    finally:
+        if hold.receipt is not None and not hold.needed:
+            try:
+                await asyncio.shield(storage.drop_receipt(hold.receipt))
+            except ThreadkeepError:  # it expires by itself; what ended the turn matters more
+                _log.warning("receipt not given back", exc_info=True)
+
+
+def _running(request: TurnRequest) -> Receipt | None:
     """The receipt that a run claims; None for a request that need not be recognised."""
     if request.repeat is None:
         return None
@@ -54,32 +84,18 @@ def running(request: TurnRequest) -> Receipt | None:
     return Receipt(request.repeat.key, request.run_id, request.repeat.request_hash, "running", until)
 
 
-class Hold:
-    """Whether a receipt is still needed when its run ends."""
-
-    needed = False
-
-
-@asynccontextmanager
-async def held(storage: Storage, receipt: Receipt | None) -> AsyncGenerator[Hold]:
-    """Give the receipt of a run that came to nothing back, so that a repeat may run at once."""
-    hold = Hold()
-    try:
-        yield hold
-    finally:
-        if receipt is not None and not hold.needed:
-            try:
-                await asyncio.shield(storage.drop_receipt(receipt))
-            except ThreadkeepError:  # it expires by itself; what ended the turn matters more
-                _log.warning("receipt not given back", exc_info=True)
+def following(receipt: Receipt, earlier: Receipt) -> Receipt:
+    """The receipt of an equal request that came after the earlier one was answered."""
+    return replace(receipt, key=_hash(receipt.key, earlier.run_id))
 
 
 def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> Receipt | None:
     """The receipt as the turn's transaction writes it: with what the reply cannot be told from the rows."""
     if receipt is None or request.repeat is None:
         return None
-    usage = result.usage
+    usage, now = result.usage, clock.now()
     reply: dict[str, Json] = {
+        "at": now,
         "messageIds": [m.id for m in result.messages],
         "finishReason": result.finish_reason,
         "provider": result.provider,
@@ -87,11 +103,16 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
         "fallback": result.structured is not None and result.structured.is_fallback,
         "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
     }
-    until = clock.now() + _KEPT if request.repeat.lasts else 0
+    until = now + (_KEPT if request.repeat.lasts else _GRACE)
     return replace(receipt, status="done", deadline=until, reply=reply)
 
 
-async def outcome(storage: Storage, repeat: Repeatable, met: Receipt, patience: float | None) -> Receipt | None:
+def is_repeat(repeat: Repeatable, earlier: Receipt) -> bool:
+    """Whether a request is the repeat of one that is answered: by its key, or because it arrived before the answer."""
+    return repeat.lasts or repeat.arrived <= earlier.reply["at"]
+
+
+async def outcome(storage: Storage, repeat: Repeatable, met: Receipt, patience: float) -> Receipt | None:
     """What became of the run whose receipt was met: its finished receipt, or None if it came to nothing.
 
     Raises `KeyReused` if that was another request, `StillRunning` for a repeat that does not wait, or has
@@ -101,7 +122,7 @@ async def outcome(storage: Storage, repeat: Repeatable, met: Receipt, patience: 
         raise KeyReused
     seen, pause, waited = met, _FIRST_PAUSE, 0.0
     while seen.status == "running":
-        if not repeat.waits or (patience is not None and waited + pause > patience):
+        if not repeat.waits or waited + pause > patience:
             raise StillRunning(max(1, -(-(met.deadline - clock.now()) // 1000)))
         await asyncio.sleep(pause)
         waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from threadkeep.clock import Millis
 from threadkeep.jsontext import Json
 from threadkeep.memory.memory import Memory
 from threadkeep.memory.messages import Content
@@ -66,13 +67,15 @@ class Repeatable:
 
     With the caller's key (`Idempotency-Key`) a repeat is told to come back later; an equal request with
     the same run id, or just on the same thread, waits for the running one. A key and a run id answer for
-    a day; without them an equal request after an answered turn is a new turn (people say "yes" twice).
+    a day. Without them only a request that arrived before the first was answered is its repeat; a later
+    one is a new turn (people say "yes" twice). `arrived` is when the gateway took the request in.
     """
 
     key: str
     request_hash: str
     waits: bool
     lasts: bool
+    arrived: Millis
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ more where it creates the thread. It stores everything in one transaction at the
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,7 @@ from threadkeep.turn.context import value_of
 from threadkeep.turn.message_list import MessageList
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
+from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool, offered
@@ -57,10 +59,9 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     request = own_context(request)
     plan = planned(agent, request, services)
     tools = offered(agent.tools, request.client_tools, request.active_tools, ask_first=request.ask_first)
-    receipt = receipts.running(request) if plan.stores else None
-    turn = _Turn(agent, request, plan, *_model(agent, services), tools, receipt)
-    async with receipts.held(plan.storage, receipt) as hold:
-        ready = await turn.in_time()
+    model = _model(agent, services)
+    async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
+        ready = await _Turn(agent, request, plan, *model, tools, hold).in_time()
         if ready.commit is None:
             return ready.result
         committed = await plan.storage.commit_turn(ready.commit)
@@ -87,7 +88,7 @@ class _Turn:
     model_name: str
     provider: str
     tools: Mapping[str, Tool]
-    receipt: Receipt | None
+    hold: Hold
 
     async def in_time(self) -> _Ready:
         """Load and answer within the deadline; a request that had its turn already gets that turn's result."""
@@ -106,14 +107,16 @@ class _Turn:
 
     async def _claimed(self) -> tuple[TurnState, Receipt | None]:
         """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
+        repeat, patience = self.request.repeat, (self.request.deadline or math.inf) * _PATIENCE
         while True:
-            state = await _load(self.plan, self.request, self.receipt)
-            if state.claimed is None or self.request.repeat is None:
+            state = await _load(self.plan, self.request, self.hold.receipt)
+            if state.claimed is None or repeat is None or self.hold.receipt is None:
                 return state, None
-            patience = None if self.request.deadline is None else self.request.deadline * _PATIENCE
-            earlier = await receipts.outcome(self.plan.storage, self.request.repeat, state.claimed, patience)
-            if earlier is not None:
+            earlier = await receipts.outcome(self.plan.storage, repeat, state.claimed, patience)
+            if earlier is not None and receipts.is_repeat(repeat, earlier):
                 return state, earlier
+            if earlier is not None:
+                self.hold.receipt = receipts.following(self.hold.receipt, earlier)
 
     async def _answered(self, state: TurnState) -> _Ready:
         """Have the model answer; nothing is stored yet but the thread, where there was none."""
@@ -146,7 +149,7 @@ class _Turn:
             await _job(self.agent, request, state, answered.messages),
             thread_metadata=run.thread_metadata,
             updates=answered.updates,
-            receipt=receipts.done(self.receipt, request, result),
+            receipt=receipts.done(self.hold.receipt, request, result),
         )
         return _Ready(result, commit)
 
