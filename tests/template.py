@@ -47,3 +47,10 @@ def create_table(dynamodb: Any) -> str:
     dynamodb.create_table(TableName=name, **{key: declared[key] for key in wanted})
     dynamodb.get_waiter("table_exists").wait(TableName=name)
     return name
+
+
+def create_bucket(s3: Any) -> str:
+    """Create an empty bucket for big bodies. Returns its name."""
+    name = f"threadkeep-{uuid.uuid4().hex[:8]}"
+    s3.create_bucket(Bucket=name)
+    return name

@@ -1,12 +1,16 @@
-"""The table's stream: hands what is due after a write to the queues."""
+"""The table's stream: hands what is due after a write to the queues, and removes bodies that are not used any more."""
 
+import asyncio
 from typing import Any
 
-from threadkeep.bootstrap import queue
+from threadkeep.bootstrap import bucket, queue
 from threadkeep.config import settings
-from threadkeep.outbox import forward
+from threadkeep.outbox import forward, remove_bodies
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
-    failed = forward(event["Records"], queue(), settings().after_turn_queue_url)
+    records, bodies = event["Records"], bucket()
+    if bodies is not None:
+        asyncio.run(remove_bodies(records, bodies))
+    failed = forward(records, queue(), settings().after_turn_queue_url)
     return {"batchItemFailures": [{"itemIdentifier": failed}] if failed else []}

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from local.stack import Stack
+from tests.template import create_bucket
 from threadkeep.storage.dynamodb import DynamoDBStorage
+from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 from threadkeep.testing.storage_contract import StorageContract
@@ -25,5 +27,7 @@ class TestDynamoDBStorage(StorageContract):
     @pytest.fixture
     def storage(self, emulator: Stack, table: str) -> Iterator[Storage]:
         client = emulator.client("dynamodb")
-        yield DynamoDBStorage(table_name=table, client=client)
+        s3 = emulator.client("s3")
+        yield DynamoDBStorage(table, client, Bucket(lambda: s3, create_bucket(s3)))
         client.close()
+        s3.close()

@@ -8,6 +8,7 @@ from threadkeep.config import settings
 from threadkeep.http.app import App
 from threadkeep.models.registry import Models
 from threadkeep.storage.dynamodb import DynamoDBStorage
+from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.turn.request import Services
 
 if TYPE_CHECKING:
@@ -27,7 +28,19 @@ def app() -> App:
 @cache
 def services() -> Services:
     """What turns need: storage and models."""
-    return Services(DynamoDBStorage(settings().table_name, _dynamodb()), Models())
+    return Services(storage(), Models())
+
+
+@cache
+def storage() -> DynamoDBStorage:
+    return DynamoDBStorage(settings().table_name, _dynamodb(), bucket())
+
+
+@cache
+def bucket() -> Bucket | None:
+    """Where big bodies are; the client is made when the first of them is met."""
+    name = settings().bucket_name
+    return Bucket(lambda: _client("s3"), name) if name else None
 
 
 @cache

@@ -11,6 +11,7 @@ class Settings:
 
     stage: str = "local"
     table_name: str = "threadkeep"
+    bucket_name: str = ""  # for bodies that are too big for the table; empty: they are refused
     agents_module: str = "agents"
     default_model: str = ""  # `provider/model` for agents that name none
     turn_deadline_seconds: float = 27.0  # for buffered runs; below the gateway's 29 s

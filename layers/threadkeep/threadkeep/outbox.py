@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import jsontext
-from threadkeep.storage.dynamodb.stream import Task, task_of
+from threadkeep.storage.dynamodb.bucket import Bucket
+from threadkeep.storage.dynamodb.stream import Task, task_of, unused_blob
 from threadkeep.turn import after
 from threadkeep.turn.request import Services
 
@@ -37,6 +38,11 @@ def forward(records: Sequence[dict[str, Any]], sqs: "SQSClient", queue_url: str)
             _log.warning("tasks not sent", extra={"failed": answer.get("Failed")})
             return str(records[min(failed)]["dynamodb"]["SequenceNumber"])
     return None
+
+
+async def remove_bodies(records: Sequence[dict[str, Any]], bucket: Bucket) -> None:
+    """Remove the bodies to which the items of these stream records point no more; repeating does no harm."""
+    await bucket.delete([blob for record in records if (blob := unused_blob(record))])
 
 
 def _entry(number: int, record: dict[str, Any], task: Task) -> dict[str, str]:

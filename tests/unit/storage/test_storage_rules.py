@@ -106,10 +106,30 @@ def test_a_body_is_measured_in_bytes(letter: str):
 
 def test_a_turn_is_measured_as_a_whole():
     empty = len('{"format":2,"pad":""}')
-    fits = [new(str(n), pad="x" * (rules.MAX_BODY_BYTES - empty)) for n in range(10)]
+    fits = [new(str(n), pad="x" * (rules.MAX_CONTENT_BYTES - empty)) for n in range(4)]
     assert sum(map(len, rules.turn_bodies(fits))) == rules.MAX_TURN_BYTES
-    with pytest.raises(TooLarge, match="3500000 bytes of messages"):
+    with pytest.raises(TooLarge, match="20000000 bytes of messages"):
         rules.turn_bodies([*fits, new("more")])
+    with pytest.raises(TooLarge, match="5000000 bytes, received 5000001"):
+        rules.turn_bodies([new(pad="x" * (rules.MAX_CONTENT_BYTES - empty + 1))])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen"),
+    [
+        ([], set()),
+        ([350_000] * 10, set()),
+        ([350_001, 1], {0}),
+        ([1, 350_000, 9_000_000], {2}),
+        ([300_000] * 11 + [310_000], {11}),
+        ([300_000] * 5 + [340_000] * 7, {5}),
+        ([100_000] * 44, set(range(9))),
+    ],
+)
+def test_bodies_that_do_not_fit_go_elsewhere_the_biggest_first(sizes: list[int], chosen: set[int]):
+    assert rules.outsourced(sizes) == chosen
+    left = [size for n, size in enumerate(sizes) if n not in chosen]
+    assert sum(left) <= rules.MAX_TRANSACTION_BYTES and max(left, default=0) <= rules.MAX_BODY_BYTES
 
 
 def test_a_turn_has_at_most_forty_four_messages():

@@ -283,6 +283,8 @@ class InMemoryStorage:
         with self._lock:
             entry = self._owned(thread_id, resource_id)
             rows = tuple(map(_message_copy, rules.edited(entry.messages, changes)))
+            for row in rows:
+                rules.content_text(row.content)
             if rows:
                 entry.thread = replace(entry.thread, **rules.touched(entry.thread, self.clock()))
                 entry.write(rows)
@@ -424,6 +426,7 @@ def _page(
 
 
 def _page_copy(page: Page[Message]) -> Page[Message]:
+    rules.check_page(sum(len(jsontext.dumps(m.content)) for m in page.items))
     return replace(page, items=tuple(map(_message_copy, page.items)))
 
 
@@ -432,7 +435,7 @@ def _receipt_copy(receipt: Receipt) -> Receipt:
 
 
 def _json_copy(value: Json) -> Json:
-    return None if value is None else jsontext.loads(rules.body_text(value))
+    return None if value is None else jsontext.loads(jsontext.dumps(value))
 
 
 def _thread_copy(thread: Thread) -> Thread:

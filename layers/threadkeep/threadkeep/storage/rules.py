@@ -29,9 +29,12 @@ from threadkeep.storage.port import (
 T = TypeVar("T")
 
 MAX_TURN_MESSAGES = 44  # two actions each, with thread, job and receipt 91 of 100 in a transaction
-MAX_TURN_BYTES = 3_500_000  # of a transaction's 4 MB
+MAX_CONTENT_BYTES = 5_000_000  # of one message: what a request or a reply can carry
+MAX_TURN_BYTES = 20_000_000  # of a turn's messages together
 MAX_BODY_BYTES = 350_000  # of an item's 400 KB
+MAX_TRANSACTION_BYTES = 3_500_000  # of a transaction's 4 MB
 
+MAX_PAGE_BYTES = 50_000_000  # of bodies that one call holds in memory
 RECEIPT_MILLIS = 86_400_000
 MAX_AHEAD_MILLIS = 86_400_000  # of a saved message's own time, for clocks that run ahead
 TAKEN_OVER = "Another run has taken over this request"
@@ -53,18 +56,37 @@ Row = TypeVar("Row", bound=HasRole)
 
 
 def body_text(body: Json) -> str:
-    """The JSON text of one body, as it is stored. Raises `TooLarge` above 350 KB of UTF-8."""
-    text = jsontext.dumps(body)
+    """The JSON text of a body that must fit an item. Raises `TooLarge` above 350 KB of UTF-8."""
+    return _within(MAX_BODY_BYTES, jsontext.dumps(body))
+
+
+def content_text(content: Json) -> str:
+    """The JSON text of a message's content. Raises `TooLarge` above 5 MB of UTF-8."""
+    return _within(MAX_CONTENT_BYTES, jsontext.dumps(content))
+
+
+def _within(limit: int, text: str) -> str:
     size = len(text.encode())
-    if size > MAX_BODY_BYTES:
-        raise TooLarge(f"A stored body may have {MAX_BODY_BYTES} bytes, received {size}")
+    if size > limit:
+        raise TooLarge(f"A stored body may have {limit} bytes, received {size}")
     return text
 
 
-def turn_bodies(messages: Sequence[NewMessage], updates: Sequence[MessageUpdate] = ()) -> tuple[str, ...]:
-    """The JSON text of each message's content, then of each update's, once they are known to fit one transaction.
+def outsourced(sizes: Sequence[int]) -> frozenset[int]:
+    """Which bodies of a transaction, by their places, go elsewhere: those too big for an item, then the biggest."""
+    left, chosen = sum(sizes), set[int]()
+    for place in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        if sizes[place] <= MAX_BODY_BYTES and left <= MAX_TRANSACTION_BYTES:
+            break
+        chosen.add(place)
+        left -= sizes[place]
+    return frozenset(chosen)
 
-    Raises `TooLarge` above 44 of them, 350 KB in one or 3.5 MB together, `Conflict` if two of them
+
+def turn_bodies(messages: Sequence[NewMessage], updates: Sequence[MessageUpdate] = ()) -> tuple[str, ...]:
+    """The JSON text of each message's content, then of each update's, once they are known to be storable.
+
+    Raises `TooLarge` above 44 of them, 5 MB in one or 20 MB together, `Conflict` if two of them
     have the same id.
     """
     ids = [m.id for m in messages] + [u.message.id for u in updates]
@@ -72,7 +94,7 @@ def turn_bodies(messages: Sequence[NewMessage], updates: Sequence[MessageUpdate]
         raise TooLarge(f"One turn may store {MAX_TURN_MESSAGES} messages, received {len(ids)}")
     if len(set(ids)) < len(ids):
         raise Conflict("Two messages of one turn have the same id")
-    texts = tuple(body_text(m.content) for m in (*messages, *updates))
+    texts = tuple(content_text(m.content) for m in (*messages, *updates))
     size = sum(len(text.encode()) for text in texts)
     if size > MAX_TURN_BYTES:
         raise TooLarge(f"One turn may store {MAX_TURN_BYTES} bytes of messages, received {size}")
@@ -149,7 +171,7 @@ def with_ids(messages: Iterable[SavedMessage], now: Millis) -> dict[str, SavedMe
     """The messages by id, each with one; the last of several with the same. Raises `InvalidInput`, `TooLarge`."""
     found: dict[str, SavedMessage] = {}
     for message in messages:
-        body_text(message.content)
+        content_text(message.content)
         if message.created_at is not None and not 0 <= message.created_at <= now + MAX_AHEAD_MILLIS:
             raise InvalidInput(Issue("createdAt", "must not be before 1970 or more than a day ahead"))
         found[message.id or new_id()] = message
@@ -350,6 +372,12 @@ def has_values(metadata: Mapping[str, Json], wanted: Mapping[str, Json]) -> bool
 
 def _same(value: Json, wanted: Json) -> bool:
     return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def check_page(size: int) -> None:
+    """Raises `TooLarge` if the bodies of a page, of so many bytes together, are more than a process should hold."""
+    if size > MAX_PAGE_BYTES:
+        raise TooLarge("The messages of one page are too large together; ask for fewer with perPage")
 
 
 def check_walk(seen: int, what: str = "filter") -> None:

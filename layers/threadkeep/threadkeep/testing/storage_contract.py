@@ -47,6 +47,7 @@ from threadkeep.testing.storage_base import (
     message,
     turn,
 )
+from threadkeep.testing.storage_bodies import BodiesContract
 from threadkeep.testing.storage_changes import ChangesContract
 from threadkeep.testing.storage_clones import ClonesContract
 from threadkeep.testing.storage_machine import run_random_histories
@@ -55,7 +56,7 @@ from threadkeep.testing.storage_receipts import ReceiptsContract
 
 
 @pytest.mark.asyncio
-class StorageContract(ChangesContract, ClonesContract, ReadingContract, ReceiptsContract):
+class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingContract, ReceiptsContract):
     """The whole contract."""
 
     # create_thread, get_thread
@@ -546,7 +547,7 @@ class StorageContract(ChangesContract, ClonesContract, ReadingContract, Receipts
 
     async def test_updates_count_towards_the_size_of_a_turn(self, storage: Storage, thread: Thread):
         first = await storage.commit_turn(TurnCommit(thread, (message("a", "assistant"),)))
-        huge = MessageUpdate(first.messages[0], {"format": 2, "text": "x" * 4_000_000})
+        huge = MessageUpdate(first.messages[0], {"format": 2, "text": "x" * 5_000_000})
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(first.thread, (message(),), updates=(huge,)))
         with pytest.raises(Conflict):
@@ -596,14 +597,24 @@ class StorageContract(ChangesContract, ClonesContract, ReadingContract, Receipts
         assert (await storage.list_messages(thread.id, per_page=None)).page.items == done.messages
         assert len(done.messages) == 44
 
-    @pytest.mark.parametrize(("count", "size"), [(1, 350_001), (1, 1_000_000), (11, 330_000)])
+    @pytest.mark.parametrize(("count", "size"), [(1, 5_000_001), (1, 9_000_000), (5, 4_100_000)])
     async def test_what_is_too_large_is_refused_whole(self, storage: Storage, thread: Thread, count: int, size: int):
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, tuple(message(pad="x" * size) for _ in range(count))))
         assert await storage.get_thread(thread.id) == thread
         assert (await storage.list_messages(thread.id)).page.items == ()
 
-    @pytest.mark.parametrize(("letter", "size", "count"), [("x", 349_900, 10), ("é", 174_900, 3), ('"', 174_900, 3)])
+    @pytest.mark.parametrize(
+        ("letter", "size", "count"),
+        [
+            ("x", 349_900, 10),
+            ("é", 174_900, 3),
+            ('"', 174_900, 3),
+            ("x", 350_001, 2),
+            ("é", 300_000, 20),
+            ("x", 4_999_900, 4),
+        ],
+    )
     async def test_what_is_just_not_too_large_is_stored(
         self, storage: Storage, thread: Thread, letter: str, size: int, count: int
     ):
@@ -612,7 +623,9 @@ class StorageContract(ChangesContract, ClonesContract, ReadingContract, Receipts
         assert page.items == done.messages
         assert page.total == count
 
-    @pytest.mark.parametrize(("letter", "size"), [("x", 349_950), ("é", 174_975), ("日", 116_650), ('"', 174_975)])
+    @pytest.mark.parametrize(
+        ("letter", "size"), [("x", 4_999_950), ("é", 2_499_975), ("日", 1_666_650), ('"', 2_499_975)]
+    )
     async def test_a_body_is_measured_as_stored(self, storage: Storage, thread: Thread, letter: str, size: int):
         with pytest.raises(TooLarge):
             await storage.commit_turn(TurnCommit(thread, (message(pad=letter * size),)))

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from threadkeep import clock
 from threadkeep.clock import Millis
+from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.clones import Clones
 from threadkeep.storage.dynamodb.edits import Edits
 from threadkeep.storage.dynamodb.listing import ThreadLists
 from threadkeep.storage.dynamodb.messages import Messages
+from threadkeep.storage.dynamodb.sweep import Sweep
 from threadkeep.storage.dynamodb.table import Table
 from threadkeep.storage.dynamodb.threads import Threads
 from threadkeep.storage.dynamodb.turns import Turns
@@ -22,9 +24,21 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns):
-    """`Storage` on DynamoDB. `client` is a boto3 client of service `dynamodb`; `now` tells the time."""
+class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns, Sweep):
+    """`Storage` on DynamoDB.
 
-    def __init__(self, table_name: str, client: "DynamoDBClient", *, now: Callable[[], Millis] = clock.now):
+    `client` is a boto3 client of service `dynamodb`; `bucket` takes the bodies that are too big for an
+    item, without one they are refused; `now` tells the time.
+    """
+
+    def __init__(
+        self,
+        table_name: str,
+        client: "DynamoDBClient",
+        bucket: Bucket | None = None,
+        *,
+        now: Callable[[], Millis] = clock.now,
+    ):
         self._table = Table(client, table_name)
+        self._bucket = bucket
         self._now = now

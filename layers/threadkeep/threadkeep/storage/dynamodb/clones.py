@@ -102,7 +102,8 @@ class Clones(Part):
                 if not rows:
                     await self._table.transact([steps.ready(copying), *requests.enter(copying.thread)])
                     return
-                await self._table.transact([*steps.step(copying, after), *steps.copies(copying, rows)])
+                blobs = await self._duplicates(copying.thread, rows)
+                await self._table.transact([*steps.step(copying, after), *steps.copies(copying, rows, blobs)])
                 copying = after
             except Cancelled as cancelled:
                 row = cancelled.old(0) if cancelled.failed(0) else await self._row(copying.thread.id)
@@ -114,6 +115,15 @@ class Clones(Part):
                 if rows and cancelled.failed(1):
                     await self._abandon(copying)
                     raise NotFound(_NO_SOURCE) from cancelled
+
+    async def _duplicates(self, target: Thread, rows: "list[Item]") -> dict[str, str]:
+        """A copy of each body that is in the bucket, by the body: the two messages live and die apart."""
+        old = [items.get_text(row, "blob") for row in rows if "blob" in row]
+        ids = [rules.copy_id(target, items.get_text(row, "id")) for row in rows if "blob" in row]
+        if not old or self._bucket is None:
+            return {}
+        new = await asyncio.gather(*(self._bucket.copy(blob, target.id, i) for blob, i in zip(old, ids, strict=True)))
+        return dict(zip(old, new, strict=True))
 
     async def _next(self, copying: Copying) -> "list[Item]":
         """The next messages to copy: as many as fit one transaction."""
@@ -142,7 +152,7 @@ class Clones(Part):
             raise ThreadGone(target.id)
         rows = await self._first(None, requests.prefix(keys.thread(target.id), keys.MESSAGE, "ASC"))
         ids = {items.get_text(row, "copyOf"): items.get_text(row, "id") for row in rows if "copyOf" in row}
-        return Clone(thread, tuple(map(items.message_from, rows)), ids)
+        return Clone(thread, tuple([await self._message(row) for row in rows]), ids)
 
     async def list_clones(self, source_id: str) -> tuple[str, ...]:
         source, links = await asyncio.gather(

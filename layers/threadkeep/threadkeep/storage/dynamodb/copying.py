@@ -1,6 +1,6 @@
 """A copy of a thread on its way: what is to be copied, how far it got, and the writes that take it further."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -149,7 +149,8 @@ def source_lives(chosen: Selection) -> Action:
     }
 
 
-def copies(copying: Copying, rows: "Sequence[Item]") -> list[Action]:
+def copies(copying: Copying, rows: "Sequence[Item]", blobs: Mapping[str, str]) -> list[Action]:
+    """Write the copies of these messages, with their keys; `blobs` has the copies of bodies in the bucket."""
     actions: list[Action] = []
     target = copying.thread
     for seq, row in enumerate(rows, target.seq + 1):
@@ -157,6 +158,8 @@ def copies(copying: Copying, rows: "Sequence[Item]") -> list[Action]:
         order = order_key(items.get_number(row, "createdAt"), seq)
         copy = row | items.message_place(target.id, message_id, order)
         copy |= {"id": text(message_id), "order": text(order), "revision": number(1), "copyOf": row["id"]}
+        if "blob" in row:
+            copy["blob"] = text(blobs[items.get_text(row, "blob")])
         actions.append({"Put": {"Item": items.message_key(target.id, message_id) | {"order": text(order)}}})
         actions.append({"Put": {"Item": copy}})
     return actions

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from threadkeep.errors import StoreUnavailable
 from threadkeep.storage import rules
@@ -10,6 +11,9 @@ from threadkeep.storage.dynamodb import contents, items, keys, requests
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, home_of, owned
 from threadkeep.storage.dynamodb.table import BUSY, Cancelled
 from threadkeep.storage.port import Message, MessageChange, SavedMessage, Thread
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
 
 _LOOKUPS = 25  # messages that are looked for at the same time
 _NAMED = 10  # ids in an error
@@ -33,10 +37,12 @@ class Edits(Part):
     async def _save(
         self, thread_id: str, messages: Mapping[str, SavedMessage], resource_id: str | None
     ) -> tuple[Message, ...]:
+        bodies: list[Item] = []
         for _ in range(RENUMBERINGS):
             thread, stored = await self._stored(thread_id, messages, resource_id)
             after, rows = rules.saved(thread, stored, messages, self._now())
-            if await self._write(thread, after, rows):
+            bodies = bodies or await self._stow(thread_id, {row.id: rules.content_text(row.content) for row in rows})
+            if await self._write(thread, after, rows, bodies):
                 return rows
         raise StoreUnavailable(BUSY)
 
@@ -60,7 +66,8 @@ class Edits(Part):
             thread, stored = await self._stored(thread_id, {c.id for c in changes}, resource_id)
             rows = rules.edited(stored, changes)
             after = replace(thread, **rules.touched(thread, self._now()))
-            if not rows or await self._write(thread, after, rows):
+            bodies = await self._stow(thread_id, {row.id: rules.content_text(row.content) for row in rows})
+            if not rows or await self._write(thread, after, rows, bodies):
                 return rows
         raise StoreUnavailable(BUSY)
 
@@ -72,17 +79,12 @@ class Edits(Part):
         found = await self._table.batch_get([items.thread_key(thread_id), *wanted])
         row = next((i for i in found if items.get_text(i, "sk") == keys.SELF and "state" in i), None)
         thread = owned(thread_id, row, resource_id)
-        places = [
-            items.message_place(thread_id, keys.message_id_of(items.get_text(i, "pk")), items.get_text(i, "order"))
-            for i in found
-            if i is not row
-        ]
-        rows = [items.message_from(i) for i in await self._table.batch_get(places)] if places else []
+        places = [items.place_of(i) for i in found if i is not row]
+        rows = await self._open(await self._table.batch_get(places)) if places else []
         return thread, {row.id: row for row in rows}
 
-    async def _write(self, stored: Thread, after: Thread, rows: Sequence[Message]) -> bool:
+    async def _write(self, stored: Thread, after: Thread, rows: Sequence[Message], bodies: "Sequence[Item]") -> bool:
         """Write a thread with some of its messages; False if anything has changed since they were read."""
-        bodies = [rules.body_text(row.content) for row in rows]
         try:
             await self._table.transact([requests.rewrite(stored, after), *contents.writes(rows, bodies)])
         except Cancelled:

@@ -100,28 +100,39 @@ def message_row_key(message: Message) -> "Item":
     return message_place(message.thread_id, message.id, message.order)
 
 
-def message_item(message: Message, body: str) -> "Item":
-    """`body` is the JSON text of the content."""
+def message_item(message: Message, body: "Item") -> "Item":
+    """`body` is the content: its JSON text, or where it is."""
     item = message_row_key(message) | {
         "id": text(message.id),
         "role": text(message.role),
-        "content": text(body),
         "createdAt": number(message.created_at),
         "order": text(message.order),
         "schema": number(SCHEMA_VERSION),
         "revision": number(message.revision),
+        **body,
     }
     if message.type is not None:
         item["type"] = text(message.type)
     return item
 
 
-def message_from(item: "Item") -> Message:
+def inline(content: str) -> "Item":
+    """A body in the message's own item."""
+    return {"content": text(content)}
+
+
+def elsewhere(blob: str, size: int) -> "Item":
+    """A body in the bucket, under the key `blob`; its size in bytes of JSON text."""
+    return {"blob": text(blob), "size": number(size)}
+
+
+def message_from(item: "Item", content: str | None = None) -> Message:
+    """`content` is the JSON text of a body that is elsewhere; without it such a message is empty."""
     return Message(
         id=get_text(item, "id"),
         thread_id=keys.thread_of(get_text(item, "pk")),
         role=get_text(item, "role"),
-        content=jsontext.loads(get_text(item, "content")),
+        content=jsontext.loads(content or get_text(item, "content") or "{}"),
         created_at=get_number(item, "createdAt"),
         order=get_text(item, "order"),
         type=get_text(item, "type") if "type" in item else None,
@@ -132,6 +143,12 @@ def message_from(item: "Item") -> Message:
 def message_key(thread_id: str, message_id: str) -> "Item":
     """The key of the row that tells a message's place in its thread."""
     return key(keys.message_key(message_id), keys.encode(thread_id))
+
+
+def place_of(home: "Item") -> "Item":
+    """From a message's key row to the key of its own row."""
+    thread_id, message_id = keys.decode(get_text(home, "sk")), keys.message_id_of(get_text(home, "pk"))
+    return message_place(thread_id, message_id, get_text(home, "order"))
 
 
 def message_key_item(message: Message) -> "Item":

@@ -5,17 +5,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.errors import TooLarge
+from threadkeep.clock import Millis
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.part import Part, home_of, owned
-from threadkeep.storage.order import MAX_SEQ, order_key
+from threadkeep.storage.order import bounds
 from threadkeep.storage.port import ALL, Direction, Include, Message, MessageFilter, Page, Thread, ThreadMessages
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
-
-_MAX_PAGE_BYTES = 50_000_000  # of bodies, held in memory at once
 
 
 class Messages(Part):
@@ -48,7 +46,7 @@ class Messages(Part):
     ) -> tuple[int | None, list[Message]]:
         """One page, ascending; the thread's own counter is the total."""
         rows = await self._cut(requests.prefix(keys.thread(thread_id), keys.MESSAGE, direction), page, per_page)
-        return None, ascending(await self._bodies(rows), direction)
+        return None, ascending(await self._open(rows), direction)
 
     async def _cut(self, query: dict[str, Any], page: int, per_page: int | None) -> "list[Item]":
         behind = await self._table.skip(query, page * (per_page or 0))
@@ -58,20 +56,25 @@ class Messages(Part):
         self, thread_id: str, page: int, per_page: int | None, direction: Direction, match: MessageFilter
     ) -> tuple[int | None, list[Message]]:
         """One page of the messages that pass a filter, ascending, and how many pass."""
-        window, seen = Window(page, per_page), 0
-        async for message in self._walk(thread_id, direction, match):
-            seen += 1
-            rules.check_walk(seen)
-            if rules.passes(message, match):
-                window.add(message)
-        return window.total, ascending(window.items, direction)
+        window = Window(page, per_page)
+        async for row in self._walk(thread_id, direction, match, Seen("filter")):
+            window.add(row)
+        return window.total, ascending(await self._open(window.rows), direction)
 
-    async def _walk(self, thread_id: str, direction: Direction, match: MessageFilter) -> AsyncIterator[Message]:
+    async def _walk(
+        self, thread_id: str, direction: Direction, match: MessageFilter, seen: "Seen"
+    ) -> AsyncIterator["Item"]:
+        """The rows of a thread that pass a filter."""
         since, until = rules.time_range(match)
-        if since <= until:
-            first, last = keys.messages_from(order_key(since, 0)), keys.messages_to(order_key(until, MAX_SEQ))
-            async for row in self._table.query(requests.between(keys.thread(thread_id), first, last, direction)):
-                yield (await self._bodies([row]))[0]
+        if since > until:
+            return
+        low, high = bounds(since, until)
+        query = requests.between(keys.thread(thread_id), keys.messages_from(low), keys.messages_to(high), direction)
+        async for row in self._table.query(query):
+            seen.one_more()
+            message = await self._message(row) if match.metadata else items.message_from(row)
+            if rules.passes(message, match):
+                yield row
 
     async def list_resource_messages(
         self,
@@ -82,19 +85,15 @@ class Messages(Part):
         direction: Direction = "ASC",
         match: MessageFilter = ALL,
     ) -> Page[Message]:
-        rows = [
-            row async for row in self._table.query(requests.prefix(keys.resource(resource_id), keys.DIRECTORY, "ASC"))
-        ]
-        found: list[Message] = []
-        seen = 0
-        for row in rows:
-            async for message in self._walk(items.get_text(row, "threadId"), "ASC", match):
-                seen += 1
-                rules.check_walk(seen, "resourceId")
-                if rules.passes(message, match):
-                    found.append(message)
-        found.sort(key=rules.position, reverse=direction == "DESC")
-        part = ascending(list(rules.cut(found, page, per_page)), direction)
+        directory = requests.prefix(keys.resource(resource_id), keys.DIRECTORY, "ASC")
+        seen = Seen("resourceId")
+        found: list[tuple[tuple[Millis, str, str, str], Item]] = []
+        for entry in await self._first(None, directory):
+            async for row in self._walk(items.get_text(entry, "threadId"), "ASC", match, seen):
+                found.append((rules.position(items.message_from(row)), row))
+        found.sort(key=lambda pair: pair[0], reverse=direction == "DESC")
+        rows = [row for _, row in rules.cut(found, page, per_page)]
+        part = ascending(await self._open(rows), direction)
         return rules.page_of(part, total=len(found), page=page, per_page=per_page)
 
     async def _included(
@@ -122,13 +121,7 @@ class Messages(Part):
         before = requests.between(pk, keys.MESSAGE, keys.messages_to(order), "DESC")
         after = requests.between(pk, keys.messages_to(order), keys.messages_end(), "ASC")
         parts = await asyncio.gather(self._first(wanted.before + 1, before), self._first(wanted.after, after))
-        return await self._bodies([row for part in parts for row in part])
-
-    async def _bodies(self, rows: "Sequence[Item]") -> list[Message]:
-        size = sum(len(items.get_text(row, "content")) for row in rows)
-        if size > _MAX_PAGE_BYTES:
-            raise TooLarge("The messages of one page are too large together; ask for fewer with perPage")
-        return [items.message_from(row) for row in rows]
+        return await self._open([row for part in parts for row in part])
 
 
 def ascending(rows: list[Message], direction: Direction) -> list[Message]:
@@ -136,15 +129,27 @@ def ascending(rows: list[Message], direction: Direction) -> list[Message]:
 
 
 @dataclass(slots=True)
+class Seen:
+    """Counts the messages that a list has looked at; `what` names what makes it look."""
+
+    what: str
+    count: int = 0
+
+    def one_more(self) -> None:
+        self.count += 1
+        rules.check_walk(self.count, self.what)
+
+
+@dataclass(slots=True)
 class Window:
-    """Keeps the messages of one page out of a stream of them, and counts all."""
+    """Keeps the rows of one page out of a stream of them, and counts all."""
 
     page: int
     per_page: int | None
     total: int = 0
-    items: list[Message] = field(default_factory=list[Message])
+    rows: "list[Item]" = field(default_factory=list["Item"])
 
-    def add(self, message: Message) -> None:
+    def add(self, row: "Item") -> None:
         if self.per_page is None or self.page * self.per_page <= self.total < (self.page + 1) * self.per_page:
-            self.items.append(message)
+            self.rows.append(row)
         self.total += 1

@@ -1,14 +1,16 @@
 """What all parts of the adapter share: the table, the clock, and reading one thread."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.clock import Millis
-from threadkeep.errors import Conflict, NotFound, ThreadGone
+from threadkeep.errors import Conflict, NotFound, ThreadGone, TooLarge
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.table import Table
-from threadkeep.storage.port import Thread
+from threadkeep.storage.port import Message, Thread
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -23,6 +25,7 @@ class Part:
 
     _table: Table
     _now: Callable[[], Millis]
+    _bucket: Bucket | None
 
     async def _row(self, thread_id: str) -> "Item | None":
         return await self._table.get(items.thread_key(thread_id))
@@ -38,6 +41,32 @@ class Part:
     async def _homes(self, message_id: str) -> "list[Item]":
         """The key rows of a message id: one for each thread that has such a message."""
         return await self._first(None, requests.partition(keys.message_key(message_id)))
+
+    async def _stow(self, thread_id: str, bodies: Mapping[str, str]) -> "list[Item]":
+        """Where each body, by message id, will be: in its item, or in the bucket, where it is from now on.
+
+        Raises `TooLarge` for what needs a bucket where there is none.
+        """
+        away = rules.outsourced([len(body.encode()) for body in bodies.values()])
+        if away and self._bucket is None:
+            raise TooLarge(f"Without a bucket a message may have {rules.MAX_BODY_BYTES} bytes")
+
+        async def place(n: int, message_id: str, body: str) -> "Item":
+            if self._bucket is None or n not in away:
+                return items.inline(body)
+            return items.elsewhere(await self._bucket.put(thread_id, message_id, body), len(body.encode()))
+
+        return list(await asyncio.gather(*(place(n, *pair) for n, pair in enumerate(bodies.items()))))
+
+    async def _open(self, rows: "Sequence[Item]") -> list[Message]:
+        """The messages of rows; bodies in the bucket are read together. Raises `TooLarge` above 50 MB."""
+        rules.check_page(sum(len(items.get_text(row, "content")) + items.get_number(row, "size") for row in rows))
+        return list(await asyncio.gather(*map(self._message, rows)))
+
+    async def _message(self, row: "Item") -> Message:
+        if self._bucket is None or "blob" not in row:
+            return items.message_from(row)
+        return items.message_from(row, await self._bucket.get(items.get_text(row, "blob")))
 
     async def _first(self, end: int | None, query: dict[str, Any]) -> list["Item"]:
         """The first `end` items of a Query, all of them if None."""

@@ -39,3 +39,10 @@ def task_of(record: dict[str, Any]) -> Task | None:
     if state == items.CLONING and record["eventName"] == "INSERT":
         return Task("clone", keys.thread_of(pk))
     return None
+
+
+def unused_blob(record: dict[str, Any]) -> str | None:
+    """The body in the bucket to which the item of a stream record pointed, and points no more."""
+    images = record["dynamodb"]
+    old, new = (items.get_text(images.get(name) or {}, "blob") for name in ("OldImage", "NewImage"))
+    return old if old and old != new else None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import Conflict, StoreUnavailable
 from threadkeep.storage import rules
@@ -12,6 +12,9 @@ from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
 from threadkeep.storage.dynamodb.requests import Action
 from threadkeep.storage.dynamodb.table import Cancelled
 from threadkeep.storage.port import Budget, Committed, Job, Message, Receipt, Thread, TurnCommit, TurnState
+
+if TYPE_CHECKING:
+    from threadkeep.storage.dynamodb.items import Item
 
 _READ = 1000  # messages in one read
 _BUDGETED_READ = 100  # how many fill a budget is known only when they are read
@@ -41,21 +44,29 @@ class Turns(Part):
         return TurnState(items.thread_from(row), history, stored, claimed=claimed)
 
     async def _history(self, thread_id: str, last_messages: int, budget: Budget | None) -> tuple[Message, ...]:
-        """The window of history, read from the newest row on until it is full."""
+        """The window of history, read from the newest row on until it is full.
+
+        Bodies in the bucket are read together once the window is known; a budget must weigh each at once.
+        """
         window = rules.Window(last_messages, budget)
+        away: list[Item] = []
         if not window.full:
             limit = min(last_messages, _BUDGETED_READ if budget else _READ)
-            async for item in self._table.query(
-                requests.prefix(keys.thread(thread_id), keys.MESSAGE, "DESC"), limit=limit
-            ):
-                window.add(items.message_from(item))
+            query = requests.prefix(keys.thread(thread_id), keys.MESSAGE, "DESC")
+            async for item in self._table.query(query, limit=limit):
+                if budget is None and "blob" in item:
+                    away.append(item)
+                window.add(await self._message(item) if budget else items.message_from(item))
                 if window.full:
                     break
-        return window.ascending
+        opened = {m.id: m for m in await self._open(away)}
+        return tuple(opened.get(m.id, m) for m in window.ascending)
 
     async def commit_turn(self, commit: TurnCommit) -> Committed:
         loaded = commit.thread
-        bodies = rules.turn_bodies(commit.messages, commit.updates)
+        ids = [m.id for m in commit.messages] + [u.message.id for u in commit.updates]
+        texts = rules.turn_bodies(commit.messages, commit.updates)
+        bodies = await self._stow(loaded.id, dict(zip(ids, texts, strict=True)))
         updated = tuple(map(rules.updated, commit.updates))
         for _ in range(RENUMBERINGS):
             thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)

@@ -1,0 +1,135 @@
+"""Bodies that are too big for an item: in a private bucket, compressed, each under a key that is used once.
+
+A body is written before the item that points to it and removed after the item is gone, so an item never
+points to nothing. What a cut-off write leaves is found by `sweep.py`: the object tells its message.
+"""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
+from uuid import uuid4
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from threadkeep.clock import Millis
+from threadkeep.errors import StoreUnavailable
+from threadkeep.storage.dynamodb import keys
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+R = TypeVar("R")
+
+_DELETE = 1000  # objects in one request
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """An object of the bucket. `written_at` is in milliseconds since 1970."""
+
+    key: str
+    written_at: Millis
+
+
+class Bucket:
+    """`client` makes the boto3 client of service `s3`; it is called once, when the first body is met."""
+
+    def __init__(self, client: Callable[[], "S3Client"], name: str):
+        self._make = client
+        self._made: S3Client | None = None
+        self.name = name
+
+    async def put(self, thread_id: str, message_id: str, body: str) -> str:
+        """Store the body of a message; returns its key."""
+        key = _key(thread_id, message_id)
+        packed = await asyncio.to_thread(gzip.compress, body.encode(), mtime=0)
+        await self._call(
+            self._client.put_object,
+            Key=key,
+            Body=packed,
+            ContentType="application/json",
+            ContentEncoding="gzip",
+            Metadata=_about(thread_id, message_id),
+        )
+        return key
+
+    async def get(self, key: str) -> str:
+        """The body under a key. Raises `StoreUnavailable` if it is gone: its message then has another."""
+        answer = await self._call(self._client.get_object, Key=key)
+        packed = await asyncio.to_thread(answer["Body"].read)
+        return (await asyncio.to_thread(gzip.decompress, packed)).decode()
+
+    async def copy(self, key: str, thread_id: str, message_id: str) -> str:
+        """Store the same body for another message; returns its key."""
+        new = _key(thread_id, message_id)
+        await self._call(
+            self._client.copy_object,
+            Key=new,
+            CopySource={"Bucket": self.name, "Key": key},
+            MetadataDirective="REPLACE",
+            ContentType="application/json",
+            ContentEncoding="gzip",
+            Metadata=_about(thread_id, message_id),
+        )
+        return new
+
+    async def delete(self, blobs: Sequence[str]) -> None:
+        """Remove bodies; those that are gone already are fine. Raises `StoreUnavailable` naming how many are left."""
+        for start in range(0, len(blobs), _DELETE):
+            objects: list[Any] = [{"Key": key} for key in blobs[start : start + _DELETE]]
+            answer = await self._call(self._client.delete_objects, Delete={"Objects": objects, "Quiet": True})
+            if errors := answer.get("Errors", []):
+                raise StoreUnavailable(f"{len(errors)} bodies could not be removed: {errors[0].get('Code')}")
+
+    async def all(self) -> AsyncIterator[list[Blob]]:
+        """All objects, a page at a time."""
+        more: dict[str, Any] = {}
+        while True:
+            answer = await self._call(self._client.list_objects_v2, **more)
+            yield [
+                Blob(found.get("Key", ""), int(found["LastModified"].timestamp() * 1000))
+                for found in answer.get("Contents", [])
+                if "LastModified" in found
+            ]
+            if not answer.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": answer.get("NextContinuationToken", "")}
+
+    async def owner(self, key: str) -> tuple[str, str] | None:
+        """The thread and the message for which a body was written; None if it is gone, or not of our making."""
+        try:
+            answer = await asyncio.to_thread(self._client.head_object, Bucket=self.name, Key=key)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey"):
+                return None
+            raise StoreUnavailable("The bucket cannot be read") from error
+        about = answer["Metadata"]
+        return (unquote(about["thread"]), unquote(about["message"])) if about.keys() >= {"thread", "message"} else None
+
+    @property
+    def _client(self) -> "S3Client":
+        self._made = self._made or self._make()
+        return self._made
+
+    async def _call(self, operation: Callable[..., R], **request: Any) -> R:
+        try:
+            return await asyncio.to_thread(operation, Bucket=self.name, **request)
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code")
+            raise StoreUnavailable(f"The bucket answered {code}") from error
+        except BotoCoreError as error:
+            raise StoreUnavailable(f"The bucket cannot be reached: {type(error).__name__}") from error
+
+
+def _key(thread_id: str, message_id: str) -> str:
+    """Digests, so that no id shows in keys and logs; the last part makes each key unique for all time."""
+    partition, message = (sha256(part.encode()).hexdigest() for part in (keys.thread(thread_id), message_id))
+    return f"{partition}/message/{message}-{uuid4().hex}"
+
+
+def _about(thread_id: str, message_id: str) -> dict[str, str]:
+    return {"thread": quote(thread_id, safe=""), "message": quote(message_id, safe="")}
