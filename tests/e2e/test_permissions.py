@@ -36,6 +36,17 @@ def eventually(check: Callable[[], Any], seconds: float = 60) -> Any:
     return value
 
 
+def bodies(stack: Stack) -> list[str]:
+    """The objects in the bucket of big bodies."""
+    found = stack.client("s3").list_objects_v2(Bucket=stack.outputs["BucketName"])
+    return [content["Key"] for content in found.get("Contents", [])]
+
+
+def function(stack: Stack, name: str) -> str:
+    listed = stack.client("lambda").list_functions()["Functions"]
+    return next(found["FunctionName"] for found in listed if name in found["FunctionName"])
+
+
 def test_a_conversation_needs_no_more_than_the_policies_allow(guarded: Stack) -> None:
     """Turn, lists, title and clean-up: every function and both queues take part."""
     thread, owner = uuid.uuid4().hex, uuid.uuid4().hex
@@ -48,6 +59,14 @@ def test_a_conversation_needs_no_more_than_the_policies_allow(guarded: Stack) ->
         listed = client.get(f"/api/memory/threads?resourceId={owner}&agentId=assistant").json()
         assert [found["id"] for found in listed["threads"]] == [thread]
         assert eventually(lambda: client.get(here).json()["title"])
+        said = client.post(
+            "/api/agents/assistant/generate", json={"messages": "@say Long.\n" + "x" * 1_500_000, "memory": memory}
+        )
+        assert said.status_code == 200, said.text[:500]
+        assert said.json()["text"] == "Long."
+        answer = client.get(f"/api/memory/threads/{thread}/messages?resourceId={owner}&agentId=assistant&perPage=2")
+        assert len(answer.json()["messages"][0]["content"]["parts"][0]["text"]) == 1_500_011
+        assert len(bodies(guarded)) == 1
         assert client.delete(here).status_code == 200
         assert client.get(here).status_code == 404
     table = guarded.client("dynamodb")
@@ -56,8 +75,10 @@ def test_a_conversation_needs_no_more_than_the_policies_allow(guarded: Stack) ->
         rows = table.scan(TableName=guarded.outputs["TableName"], ConsistentRead=True)["Items"]
         return [row["pk"]["S"] for row in rows if thread in row["pk"]["S"]]
 
-    eventually(lambda: not left())
-    assert left() == []
+    eventually(lambda: not left() and not bodies(guarded))
+    assert (left(), bodies(guarded)) == ([], [])
+    swept = guarded.client("lambda").invoke(FunctionName=function(guarded, "SweepFunction"))
+    assert json.loads(swept["Payload"].read()) == {"removed": 0}
     assert "AccessDenied" not in (guarded.home / "emulator.log").read_text()
 
 

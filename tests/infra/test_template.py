@@ -43,6 +43,18 @@ def test_the_table_outlives_the_stack() -> None:
     assert properties["SSESpecification"] == {"SSEEnabled": True}
 
 
+def test_the_bucket_is_private_encrypted_and_outlives_the_stack() -> None:
+    bucket = template()["Resources"]["Bodies"]
+    assert (bucket["DeletionPolicy"], bucket["UpdateReplacePolicy"]) == ("Retain", "Retain")
+    properties = bucket["Properties"]
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    assert len(properties["PublicAccessBlockConfiguration"]) == 4
+    assert properties["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+    assert properties["BucketEncryption"]
+    [statement] = template()["Resources"]["BodiesPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert (statement["Effect"], statement["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": False}})
+
+
 def routes() -> list[tuple[str, str, dict[str, Any]]]:
     return [
         (event["Properties"]["Method"], event["Properties"]["Path"], event["Properties"])

@@ -162,13 +162,19 @@ class InMemoryStorage:
             entry.deleting = True
             return True
 
-    async def purge_thread(self, thread_id: str) -> None:
+    async def purge_thread(self, thread_id: str, *, limit: int | None = None) -> bool:
         await _other_tasks()
         with self._lock:
             entry = self._entries.get(thread_id)
             if entry is not None and entry.deleting:
+                doomed = list(entry.messages)[:limit]
+                for message_id in doomed:
+                    del entry.messages[message_id]
+                if limit is not None and len(doomed) == limit:
+                    return False
                 self._buried[thread_id] = entry.thread.created_at
                 del self._entries[thread_id]
+            return True
 
     async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:
         await _other_tasks()

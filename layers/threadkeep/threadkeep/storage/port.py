@@ -350,8 +350,12 @@ class Storage(Protocol):
         """
         ...
 
-    async def purge_thread(self, thread_id: str) -> None:
-        """Remove everything of a tombstone, the tombstone last. Resumable; no effect on a live thread."""
+    async def purge_thread(self, thread_id: str, *, limit: int | None = None) -> bool:
+        """Remove everything of a tombstone, the tombstone last. Resumable; no effect on a live thread.
+
+        With `limit` it stops after so many rows; what asks for the work then asks again. True if nothing
+        of a tombstone is left.
+        """
         ...
 
     async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:

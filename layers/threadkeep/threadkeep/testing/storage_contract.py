@@ -307,6 +307,19 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         again = await storage.create_thread(NewThread(thread.id, thread.resource_id))
         assert (await storage.load_turn(again.id, last_messages=200)).history == ()
 
+    async def test_a_purge_in_parts_is_whole_in_the_end(self, storage: Storage, thread: Thread, unique: str):
+        for _ in range(3):
+            thread = (await storage.commit_turn(TurnCommit(thread, tuple(message() for _ in range(20))))).thread
+        assert await storage.purge_thread(thread.id, limit=25) is True  # it lives: there is nothing to remove
+        await storage.delete_thread(thread.id, resource_id=None)
+        for left in (True, True, False):
+            await self.assert_missing(storage, thread, deleting=True)
+            assert await storage.purge_thread(thread.id, limit=25) is not left
+        await self.assert_missing(storage, thread, deleting=False)
+        assert await storage.purge_thread(thread.id, limit=25) is True
+        again = await storage.create_thread(NewThread(thread.id, thread.resource_id))
+        assert (await storage.load_turn(again.id, last_messages=200)).history == ()
+
     async def test_purging_a_live_thread_has_no_effect(self, storage: Storage, thread: Thread, unique: str):
         done = await storage.commit_turn(TurnCommit(thread, turn(), Job("run", thread.id, "agent")))
         await storage.purge_thread(thread.id)

@@ -11,6 +11,8 @@ from threadkeep.memory import titles
 from threadkeep.storage.port import Thread
 from threadkeep.turn.request import Services
 
+PURGE_ROWS = 5_000  # what is removed well within the function's time
+
 _log = logging.getLogger(__name__)
 
 
@@ -46,5 +48,5 @@ async def _give_title(services: Services, thread: Thread, wanted: dict[str, json
 
 
 async def purge(services: Services, thread_id: str) -> None:
-    """Remove what a deleted thread left behind."""
-    await services.storage.purge_thread(thread_id)
+    """Remove what a deleted thread left behind, as much as one call can; the store then asks for the rest."""
+    await services.storage.purge_thread(thread_id, limit=PURGE_ROWS)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_GONE = ("404", "NoSuchKey")
 _DELETE = 1000  # objects in one request
 
 
@@ -58,8 +59,10 @@ class Bucket:
         return key
 
     async def get(self, key: str) -> str:
-        """The body under a key. Raises `StoreUnavailable` if it is gone: its message then has another."""
-        answer = await self._call(self._client.get_object, Key=key)
+        """The body under a key. Raises `StoreUnavailable` if the message has another by now."""
+        answer = await self._find(self._client.get_object, key)
+        if answer is None:
+            raise StoreUnavailable("A message was changed or deleted while it was read")
         packed = await asyncio.to_thread(answer["Body"].read)
         return (await asyncio.to_thread(gzip.decompress, packed)).decode()
 
@@ -101,19 +104,24 @@ class Bucket:
 
     async def owner(self, key: str) -> tuple[str, str] | None:
         """The thread and the message for which a body was written; None if it is gone, or not of our making."""
-        try:
-            answer = await asyncio.to_thread(self._client.head_object, Bucket=self.name, Key=key)
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey"):
-                return None
-            raise StoreUnavailable("The bucket cannot be read") from error
-        about = answer["Metadata"]
+        answer = await self._find(self._client.head_object, key)
+        about = answer["Metadata"] if answer else {}
         return (unquote(about["thread"]), unquote(about["message"])) if about.keys() >= {"thread", "message"} else None
 
     @property
     def _client(self) -> "S3Client":
         self._made = self._made or self._make()
         return self._made
+
+    async def _find(self, operation: Callable[..., R], key: str) -> R | None:
+        """Ask for one object; None if it is gone."""
+        try:
+            return await self._call(operation, Key=key)
+        except StoreUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and cause.response.get("Error", {}).get("Code") in _GONE:
+                return None
+            raise
 
     async def _call(self, operation: Callable[..., R], **request: Any) -> R:
         try:

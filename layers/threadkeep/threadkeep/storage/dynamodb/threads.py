@@ -1,7 +1,7 @@
 """Threads: create, read, change, give away, delete."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import AccessDenied, Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules
@@ -75,31 +75,42 @@ class Threads(Part):
                 row = cancelled.old(0)
         raise StoreUnavailable(BUSY)
 
-    async def purge_thread(self, thread_id: str) -> None:
+    async def purge_thread(self, thread_id: str, *, limit: int | None = None) -> bool:
         row = await self._row(thread_id)
         if row is None or not items.is_deleting(row):
-            return
-        await self._empty(thread_id)
+            return True
+        if not await self._empty(thread_id, limit):
+            await self._touch(thread_id)
+            return False
         if source := items.get_text(row, "source"):
             await self._table.delete(items.key(keys.thread(source), keys.clone(thread_id)))
-        await self._table.delete(
-            items.thread_key(thread_id),
-            ConditionExpression="#state = :deleting",
-            ExpressionAttributeNames={"#state": "state"},
-            ExpressionAttributeValues={":deleting": text(items.DELETING)},
+        await self._table.delete(items.thread_key(thread_id), **_if_deleting())
+        return True
+
+    async def _touch(self, thread_id: str) -> None:
+        """Change a tombstone, so that the table's stream asks for the rest of its purge."""
+        condition = _if_deleting()
+        condition["ExpressionAttributeValues"] |= {":one": number(1)}
+        await self._table.update(
+            items.thread_key(thread_id), UpdateExpression="SET version = version + :one", **condition
         )
 
-    async def _empty(self, thread_id: str) -> None:
-        """Delete all rows of a thread but its own."""
+    async def _empty(self, thread_id: str, limit: int | None) -> bool:
+        """Delete all rows of a thread but its own, a bounded number at a time; False if `limit` of them are gone."""
         query = requests.partition(keys.thread(thread_id)) | {"ProjectionExpression": "pk, sk, id"}
         rows: list[Item] = []
+        gone = 0
         async for row in self._table.query(query):
             if items.get_text(row, "sk") != keys.SELF:
                 rows.append(row)
-            if len(rows) == _PURGE_ROWS:
+            enough = gone + len(rows) == limit
+            if enough or len(rows) == _PURGE_ROWS:
                 await self._drop(thread_id, rows)
-                rows = []
+                gone, rows = gone + len(rows), []
+            if enough:
+                return False
         await self._drop(thread_id, rows)
+        return True
 
     async def _drop(self, thread_id: str, rows: "list[Item]") -> None:
         """Delete rows of a thread; the keys of its messages first, because they are found by the messages."""
@@ -112,6 +123,14 @@ class Threads(Part):
         update = requests.if_alive(thread, change, values, also="title = :empty")["Update"]
         update.pop("ReturnValuesOnConditionCheckFailure")
         return await self._table.update(update.pop("Key"), **update)
+
+
+def _if_deleting() -> dict[str, Any]:
+    return {
+        "ConditionExpression": "#state = :deleting",
+        "ExpressionAttributeNames": {"#state": "state"},
+        "ExpressionAttributeValues": {":deleting": text(items.DELETING)},
+    }
 
 
 def _existing(new: NewThread, row: "Item | None") -> Thread:
