@@ -247,7 +247,7 @@ async def test_system_texts_of_a_processor_stand_after_those_of_the_call(house):
 
 
 async def test_input_that_grows_beyond_one_transaction_is_refused_before_the_model_runs(house):
-    h = house(input_processors=[Keep(lambda list: [m.with_text(lambda t: t * 400_000) for m in list.messages])])
+    h = house(input_processors=[Keep(lambda list: [m.with_text(lambda t: t * 5_000_000) for m in list.messages])])
     with pytest.raises(TooLarge):
         await h.turn("x")
     assert h.model.requests == []

@@ -246,7 +246,7 @@ async def test_too_many_new_messages_are_refused_before_the_model_is_called(hous
 async def test_too_large_a_message_is_refused_before_the_model_is_called(house):
     h = house()
     with pytest.raises(TooLarge):
-        await h.turn("x" * 400_000)
+        await h.turn("x" * 5_000_000)
     assert h.model.requests == []
     assert await h.storage.get_thread("t") is None
 
