@@ -204,7 +204,7 @@ async def test_a_receipt_is_forgotten_after_a_day_though_its_row_is_there(emulat
     times = [1_000_000]
     client = emulator.client("dynamodb")
     storage = DynamoDBStorage(table, client, now=lambda: times[0])
-    old = Receipt("key", "run", "hash", "done", 5)
+    old = Receipt("key", "run", "hash", "done", 10**15)
     claim = Receipt("key", "new", "hash", "running", 10**15)
     thread = await storage.create_thread(NewThread("t", "r"))
     running = Receipt("key", "run", "hash", "running", 10**15)
