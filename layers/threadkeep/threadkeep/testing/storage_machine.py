@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
-from threadkeep.storage.port import Job, NewMessage, NewThread, Storage, Thread, TurnCommit
+from threadkeep.storage.port import (
+    CloneRequest,
+    Job,
+    MessageChange,
+    NewMessage,
+    NewThread,
+    SavedMessage,
+    Storage,
+    Thread,
+    ThreadChange,
+    TurnCommit,
+)
 
 T = TypeVar("T")
 
@@ -33,6 +44,8 @@ class Expected:
     title: str
     deleting: bool = False
     messages: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])  # id, role, created_at
+    seq: int = 0
+    last_at: int = 0
     runs: set[str] = field(default_factory=set[str])
 
 
@@ -66,7 +79,7 @@ class StorageMachine(RuleBasedStateMachine):
     def alive(self, row: Thread) -> Expected | None:
         """The model's thread, if it is the very one that the row was read from."""
         expected = self.live(row.id)
-        same = expected and expected.birth == self.births[row.id, row.created_at]
+        same = expected and expected.birth == self.births[row.id, row.created_at] and expected.owner == row.resource_id
         return expected if same else None
 
     @initialize(target=loaded, owner=OWNERS)
@@ -125,12 +138,125 @@ class StorageMachine(RuleBasedStateMachine):
             return
         assert expected is not None
         assert not taken
-        last = max((m[2] for m in expected.messages), default=0)
+        last = expected.last_at
         for stored, (message_id, role) in zip(done.messages, turn, strict=True):
             last = max(at, last + 1)
             assert (stored.id, stored.role, stored.created_at) == (message_id, role, last)
-            expected.messages.append((message_id, role, last))
+            self.append(expected, message_id, role, last)
         expected.runs.add(job.run_id)
+
+    @staticmethod
+    def append(expected: Expected, message_id: str, role: str, at: int) -> None:
+        """Put a message behind those of the same or an earlier time."""
+        place = sum(1 for _, _, other in expected.messages if other <= at)
+        expected.messages.insert(place, (message_id, role, at))
+        expected.seq, expected.last_at = expected.seq + 1, max(expected.last_at, at)
+
+    @rule(row=loaded, batch=TURNS, at=st.one_of(st.none(), st.integers(0, 50)), owner=st.one_of(st.none(), OWNERS))
+    def save(self, row: Thread, batch: list[tuple[str, str]], at: int | None, owner: str | None) -> None:
+        new = [SavedMessage(role, {"format": 2, "of": i}, i, created_at=at) for i, role in batch]
+        expected = self.live(row.id)
+        try:
+            done = self.run(self.storage.save_messages(row.id, new, resource_id=owner and self.name(owner)))
+        except (NotFound, AccessDenied) as refusal:
+            self.check_refusal(refusal, expected, owner)
+            return
+        assert expected is not None
+        for stored, (message_id, role) in zip(done, batch, strict=True):
+            assert (stored.id, stored.role) == (message_id, role)
+            held = next((n for n, m in enumerate(expected.messages) if m[0] == message_id), None)
+            if held is not None:
+                assert stored.created_at == expected.messages[held][2]
+                expected.messages[held] = (message_id, role, stored.created_at)
+                continue
+            assert stored.created_at > expected.last_at if at is None else stored.created_at == at
+            self.append(expected, message_id, role, stored.created_at)
+
+    @rule(row=loaded, ids=st.lists(MESSAGE_NAMES, max_size=4), role=ROLES)
+    def update(self, row: Thread, ids: list[str], role: str) -> None:
+        expected = self.live(row.id)
+        changes = [MessageChange(i, role=role) for i in ids]
+        try:
+            done = self.run(self.storage.update_messages(row.id, changes, resource_id=None))
+        except NotFound:
+            assert expected is None
+            return
+        assert expected is not None
+        assert {m.id for m in done} == {i for i, _, _ in expected.messages} & set(ids)
+        expected.messages = [(i, role if i in ids else old, at) for i, old, at in expected.messages]
+
+    @rule(row=loaded, ids=st.lists(MESSAGE_NAMES, max_size=4))
+    def delete_messages(self, row: Thread, ids: list[str]) -> None:
+        expected = self.live(row.id)
+        try:
+            count = self.run(self.storage.delete_messages(ids, resource_id=None, thread_id=row.id))
+        except NotFound:
+            assert expected is None
+            return
+        assert expected is not None
+        left = [m for m in expected.messages if m[0] not in ids]
+        assert count == len(expected.messages) - len(left)
+        expected.messages = left
+
+    @rule(target=loaded, row=loaded, to=OWNERS, owner=st.one_of(st.none(), OWNERS))
+    def transfer(self, row: Thread, to: str, owner: str | None) -> Thread:
+        expected = self.live(row.id)
+        try:
+            moved = self.run(
+                self.storage.transfer_thread(row.id, self.name(to), resource_id=owner and self.name(owner))
+            )
+        except (NotFound, AccessDenied) as refusal:
+            self.check_refusal(refusal, expected, owner)
+            return row
+        assert expected is not None
+        expected.owner = self.name(to)
+        assert (moved.resource_id, moved.created_at) == (expected.owner, expected.created_at)
+        return moved
+
+    @rule(row=loaded, title=st.sampled_from(["", "Named"]), merge=st.booleans())
+    def change(self, row: Thread, title: str, merge: bool) -> None:
+        expected = self.live(row.id)
+        change = ThreadChange(title, {"title": title}, merge)
+        try:
+            changed = self.run(self.storage.update_thread(row.id, change, resource_id=None))
+        except NotFound:
+            assert expected is None
+            return
+        assert expected is not None
+        assert changed.title == title
+        assert changed.metadata is not None and changed.metadata["title"] == title
+        expected.title = title
+
+    @rule(target=loaded, row=loaded, short=NAMES, owner=OWNERS, limit=st.one_of(st.none(), st.integers(0, 5)))
+    def clone(self, row: Thread, short: str, owner: str, limit: int | None) -> Thread:
+        source, target = self.live(row.id), self.name(short)
+        request = CloneRequest(row.id, NewThread(target, self.name(owner), "Copy"), limit)
+        try:
+            clone = self.run(self.storage.clone_thread(request))
+        except NotFound:
+            assert source is None
+            return row
+        except Conflict:
+            assert target in self.threads
+            return row
+        assert source is not None
+        rows = source.messages[len(source.messages) - limit :] if limit is not None else source.messages
+        rows = source.messages if limit is not None and limit > len(source.messages) else rows
+        assert list(clone.ids) == [i for i, _, _ in rows]
+        assert [(m.role, m.created_at) for m in clone.messages] == [(role, at) for _, role, at in rows]
+        made = clone.thread
+        birth = len(self.births)
+        assert self.births.setdefault((made.id, made.created_at), birth) == birth
+        expected = self.threads[target] = Expected(self.name(owner), birth, made.created_at, "Copy")
+        for stored in clone.messages:
+            self.append(expected, stored.id, stored.role, stored.created_at)
+        return made
+
+    def check_refusal(self, refusal: Exception, expected: Expected | None, owner: str | None) -> None:
+        if isinstance(refusal, NotFound):
+            assert expected is None
+        else:
+            assert expected is not None and owner and self.name(owner) != expected.owner
 
     @rule(row=loaded, title=st.sampled_from(["One", "Two"]))
     def set_title(self, row: Thread, title: str) -> None:
@@ -209,14 +335,14 @@ class StorageMachine(RuleBasedStateMachine):
             assert page.total == len(page.items) == len(alive)
             for row in page.items:
                 expected = alive[row.id]
-                count = len(expected.messages)
-                assert (row.title, row.created_at, row.seq, row.message_count) == (
+                assert (row.title, row.created_at, row.seq, row.message_count, row.last_at) == (
                     expected.title,
                     expected.created_at,
-                    count,
-                    count,
+                    expected.seq,
+                    len(expected.messages),
+                    expected.last_at,
                 )
-                assert row.last_at == max((m[2] for m in expected.messages), default=0)
+                assert row.updated_at >= row.created_at
 
 
 def run_random_histories(storage: Storage, examples: int) -> None:
