@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from local.__main__ import ENV_FILE, PORT, development_stack, up
+from local.__main__ import ENV_FILE, INTERRUPTED, PORT, development_stack, up
 from local.models.choose import SWITCH, Choice, NoModel, choose
 from local.stack import ROOT, StackError
 
@@ -161,21 +161,17 @@ def bring_up(env: Mapping[str, str], say: Say) -> tuple[Choice, str, str]:
 
     Raises `NoModel` or `StackError`.
     """
-    first = development_stack()
-    first.say = say
+    port = int(env.get("PORT") or PORT)
+    first = development_stack(say=say)
+    first.check_port(port)
     with ThreadPoolExecutor(max_workers=1) as pool:
         build = pool.submit(first.build)
         choice = choose(env, lambda line: say(f"model: {line}"))
         say(f"model: using {choice.about}")
         build.result()
-    stack = development_stack(DefaultModel=choice.model, OpenAiBaseUrl=choice.environment.get("OPENAI_BASE_URL", ""))
-    stack.say = say
-    stack.environment = {name: value for name, value in choice.environment.items() if name not in _PARAMETERS}
-    up(stack, int(env.get("PORT") or PORT))
+    stack = development_stack(choice=choice, say=say)
+    up(stack, port, choice)
     return choice, stack.base_url, stack.service_key()
-
-
-_PARAMETERS = ("DEFAULT_MODEL", "OPENAI_BASE_URL")  # these reach the functions through the template
 
 
 def run(env: Mapping[str, str]) -> None:
@@ -204,7 +200,7 @@ def main() -> int:
         print(f"\n{error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nInterrupted. `make run` goes on where it was; `make down` stops what runs.", file=sys.stderr)
+        print(INTERRUPTED.format("run"), file=sys.stderr)
         return 130
     return 0
 

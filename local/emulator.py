@@ -4,12 +4,14 @@ Each `close_*` function closes one fault for this process and fails loudly if th
 `tests/e2e/test_emulator.py` proves each of them. They are written for exactly one version.
 """
 
+import copy
 import hashlib
 import importlib.metadata
 import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +28,7 @@ import ministack.services.cloudformation.provisioners as provisioners  # type: i
 import ministack.services.dynamodb as dynamodb  # type: ignore[import-not-found]
 import ministack.services.lambda_svc as functions  # type: ignore[import-not-found]
 import ministack.services.secretsmanager as secretsmanager  # type: ignore[import-not-found]
+import ministack.services.sqs as sqs  # type: ignore[import-not-found]
 
 VERSION = "1.5.33"
 LAMBDA_REQUEST_BYTES = 6 * 1024 * 1024
@@ -91,7 +94,7 @@ def close_fixed_waits() -> None:
 def close_repeated_unpacking(home: Path) -> None:
     """Each archive is unpacked once into `home`, named by its content; every worker links to it.
 
-    Stock unpacks the whole layer for every cold start.
+    Stock unpacks the whole layer for every cold start, and keeps the archive beside it for as long as it runs.
     """
     home.mkdir(parents=True, exist_ok=True)
 
@@ -115,6 +118,7 @@ def close_repeated_unpacking(home: Path) -> None:
                 forget_oldest()
             os.rmdir(path)
             os.symlink(shared, path)
+            os.unlink(str(self.filename))
 
     if runtime.zipfile is not zipfile:
         raise SystemExit("MiniStack unpacks archives in another way than local/emulator.py knows")
@@ -276,6 +280,59 @@ def close_wild_secrets() -> None:
     replace(provisioners, "_sm_secret_string", secret_string)
 
 
+# --- Restarts ----------------------------------------------------------------------------------------
+
+
+def close_forgotten_streams() -> None:
+    """Over a restart a table's stream keeps its records, so that the places of its readers stay right.
+
+    Stock keeps the places alone: the stream begins at 0 again, and its readers pass over as many records as it had.
+    """
+    kept = {"kept_stream_records": dynamodb._stream_records, "kept_stream_trimmed": dynamodb._stream_trimmed}
+
+    def get_state(original: Any) -> Any:
+        def wrapper() -> Any:
+            return original() | {name: copy.deepcopy(store) for name, store in kept.items()}
+
+        return wrapper
+
+    def load(original: Any) -> Any:
+        def wrapper(data: dict[str, Any]) -> None:
+            original(data)
+            for name, store in kept.items():
+                store.update(data.get(name, {}))
+
+        return wrapper
+
+    replace(dynamodb, "get_state", get_state)
+    replace(dynamodb, "load_persisted_state", load)
+
+
+def close_lost_queues() -> None:
+    """After a restart every queue is polled, and what a function was at work on when it was stopped is due at once.
+
+    Stock keys a queue by a URL with the port of the process that created it, and polls none that has another port.
+    """
+
+    queues, url_of, index_names = sqs._queues, sqs._queue_url_for_account, sqs._rebuild_queue_name_index
+
+    def load(original: Any) -> Any:
+        def wrapper(data: dict[str, Any]) -> None:
+            original(data)
+            for (account, region, url), queue in queues.all_items():
+                queues.pop_scoped(account, region, url)
+                queue["url"] = url_of(account, queue["name"])
+                queues.set_scoped(account, region, queue["url"], queue)
+                for message in queue["messages"]:
+                    if message["receive_count"]:
+                        message["visible_at"] = min(message["visible_at"], time.time())
+            index_names()
+
+        return wrapper
+
+    replace(sqs, "load_persisted_state", load)
+
+
 # --- The process -------------------------------------------------------------------------------------
 
 
@@ -291,7 +348,11 @@ def end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Environment: MiniStack's own, `UNPACKED_DIR`, and optionally `EMULATOR_PARENT`, a process id."""
+    """Environment: MiniStack's own, `UNPACKED_DIR`, and optionally `EMULATOR_PARENT`, a process id.
+
+    The one argument is the folder of the stack's state, by which its process is found.
+    """
+    del sys.argv[1:]  # MiniStack knows other arguments
     if importlib.metadata.version("ministack") != VERSION:
         raise SystemExit(f"local/emulator.py is written for ministack {VERSION}")
     unpacked = Path(os.environ.pop("UNPACKED_DIR"))
@@ -306,6 +367,8 @@ def main() -> None:
     close_actions_unknown_to_iam()
     close_ignored_time_to_live()
     close_wild_secrets()
+    close_forgotten_streams()
+    close_lost_queues()
     if parent:
         end_with(int(parent))
     from ministack.app import main as run  # type: ignore[import-not-found]

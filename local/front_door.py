@@ -5,12 +5,13 @@ routes will be served here, by the same app that serves them on AWS; the rest is
 """
 
 import json
-import os
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -66,7 +67,13 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
 
 
-def from_stack() -> Starlette:
-    """The front door of the stack whose record `STACK_RECORD` names (see `local.stack`)."""
-    record = Path(os.environ["STACK_RECORD"])
-    return create_app(lambda: json.loads(record.read_text())["api_url"])
+def main() -> None:
+    """Arguments: the port, and the folder of the stack's state, which holds its record (see `local.stack`)."""
+    port, home = sys.argv[1:]
+    record = Path(home) / "stack.json"
+    app = create_app(lambda: json.loads(record.read_text())["api_url"])
+    uvicorn.run(app, host="127.0.0.1", port=int(port), access_log=False, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -38,9 +38,12 @@ def install(name: str, home: Path, what: str) -> None:
 def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  whoever calls this may have any Python
         raise SystemExit(f"Threadkeep needs Python 3.11 or newer, this is {sys.version.split()[0]}")
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(install, name, home, what) for name, (home, what) in ENVIRONMENTS.items()]:
-            done.result()
+    try:
+        with ThreadPoolExecutor() as pool:
+            for done in [pool.submit(install, name, home, what) for name, (home, what) in ENVIRONMENTS.items()]:
+                done.result()
+    except KeyboardInterrupt:
+        raise SystemExit("\nInterrupted; the next command installs what is missing.") from None
 
 
 if __name__ == "__main__":

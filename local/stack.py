@@ -9,18 +9,19 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from local.processes import find_process, terminate
 
 ROOT = Path(__file__).resolve().parent.parent
 EMULATOR_PYTHON = ROOT / ".local/venvs/emulator/bin/python"
@@ -28,6 +29,7 @@ EMULATOR_STAMP = ROOT / ".local/venvs/emulator/.stamp"  # changes with its packa
 SAM = ROOT / ".local/venvs/sam/bin/sam"
 STACK_NAME = "threadkeep-local"
 REGION = "us-east-1"
+PROGRAMS = {"emulator": "local/emulator.py", "front_door": "local.front_door"}
 
 # The template's parameters that a variable of the environment may set, so that `DEFAULT_MODEL=... make up` works.
 PARAMETERS = {
@@ -99,13 +101,28 @@ class Stack:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What is known of the running stack: processes, API, deployed sources."""
-        return json.loads(self.record_path.read_text()) if self.record_path.exists() else {}
+        """What is known of the running stack: ports, API, deployed sources. What cannot be read is as good as none."""
+        with suppress(OSError, ValueError):
+            read: Any = json.loads(self.record_path.read_text())
+            if isinstance(read, dict):
+                return cast(dict[str, Any], read)
+        return {}
 
     def remember(self, **values: Any) -> None:
         fresh = self.record_path.with_suffix(".new")
         fresh.write_text(json.dumps(self.record | values, indent=2))
         fresh.replace(self.record_path)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Waits until no other command works on this stack, and keeps others waiting."""
+        with (self.home / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.say("Waiting for another command that works on this stack")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     # --- the emulator ---
 
@@ -115,7 +132,12 @@ class Stack:
         return f"http://127.0.0.1:{self.record['emulator_port']}"
 
     def start(self) -> None:
-        """Start the emulator and wait until it answers. Raises `StackError` with its log if it does not."""
+        """Start the emulator and wait until it answers. Raises `StackError` with its log if it does not.
+
+        An emulator that was killed has lost what was deployed since it started, so that is deployed again.
+        """
+        if not (self.persist and self.record.get("saved")):
+            self.remember(deployed=None)
         port = free_port(self.record.get("emulator_port") or self.port)
         scratch = self.home / "tmp"  # the emulator leaves the folders of its workers behind
         shutil.rmtree(scratch, ignore_errors=True)
@@ -135,45 +157,51 @@ class Stack:
             environment["AUTH"] = "true"
         if self.parent:
             environment["EMULATOR_PARENT"] = str(os.getpid())
-        pid = self.detach("emulator", [str(EMULATOR_PYTHON), str(ROOT / "local/emulator.py")],
-                          environment | dict(self.environment))  # fmt: skip
-        self.remember(emulator_pid=pid, emulator_port=port, environment=dict(self.environment), auth=self.auth)
-        self.await_answer("emulator", pid, f"http://127.0.0.1:{port}/_ministack/health")
+        self.remember(emulator_port=port, environment=self.environment_digest(), auth=self.auth, saved=False)
+        self.detach("emulator", [str(EMULATOR_PYTHON), str(ROOT / "local/emulator.py"), str(self.home)],
+                    environment | dict(self.environment))  # fmt: skip
+        self.await_answer("emulator", f"http://127.0.0.1:{port}/_ministack/health")
 
-    def detach(self, name: str, command: list[str], environment: Mapping[str, str]) -> int:
-        """Run `command` in a session of its own, with its output in `home/<name>.log`. Returns the process id."""
+    def environment_digest(self) -> str:
+        """What tells whether the functions' extra variables have changed; they may hold keys, which no file gets."""
+        return hashlib.sha256(json.dumps(sorted(self.environment.items())).encode()).hexdigest()
+
+    def pid(self, name: str) -> int:
+        """The process id of the `emulator` or the `front_door`; 0 if it does not run."""
+        return find_process(PROGRAMS[name], str(self.home))
+
+    def detach(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        """Run `command` in a session of its own, with its output in `home/<name>.log`."""
         with (self.home / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         process.returncode = 0  # it may outlive this process: no warning when the object goes
-        return process.pid
 
-    def await_answer(self, name: str, pid: int, url: str, seconds: float = 60) -> None:
+    def await_answer(self, name: str, url: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not answers(url):
-            if not alive(pid) or time.monotonic() > deadline:
+            if not self.pid(name) or time.monotonic() > deadline:
                 log = (self.home / f"{name}.log").read_text(errors="replace")
                 raise StackError(f"The {name} does not answer at {url}; the logs are in {self.home}\n{log[-4000:]}")
             time.sleep(0.05)
 
     def running(self) -> bool:
-        """Whether the emulator runs with the environment that this object asks for."""
-        record = self.record
-        return (
-            alive(record.get("emulator_pid", 0))
-            and record.get("environment") == dict(self.environment)
-            and record.get("auth") == self.auth
-            and answers(f"{self.endpoint}/_ministack/health")
-        )
+        """Whether the emulator runs and answers."""
+        known = self.pid("emulator") and "emulator_port" in self.record
+        return bool(known) and answers(f"{self.endpoint}/_ministack/health")
+
+    def as_wanted(self) -> bool:
+        """Whether the emulator was started with the environment that this object asks for."""
+        return (self.record.get("environment"), self.record.get("auth")) == (self.environment_digest(), self.auth)
 
     def stop(self) -> None:
         """End the processes; the emulator first saves its state if it keeps any."""
-        for key in ("front_door_pid", "emulator_pid"):
-            terminate(self.record.get(key, 0))
-        if self.record_path.exists():
-            self.remember(front_door_pid=0, emulator_pid=0)
+        if pid := self.pid("front_door"):
+            terminate(pid)
+        if pid := self.pid("emulator"):
+            self.remember(saved=terminate(pid))
 
     # --- build and deploy ---
 
@@ -200,12 +228,21 @@ class Stack:
             if stamp.exists() and stamp.read_text() == sources:
                 return self.build_dir
             self.say("Building functions and layers")
-            wheels = digest([self.root / "layers/threadkeep/requirements.txt", EMULATOR_STAMP])
+            wheels = self.wheelhouse()
             self.sam("build", "--template", str(self.root / "template.yaml"), "--build-dir", str(self.build_dir),
                      "--parallel", LOCAL_BUILD="1", PYTHON=str(EMULATOR_PYTHON), AGENTS_DIR=str(self.agents),
-                     WHEELHOUSE=str(self.root / ".local/wheels" / wheels[:12]))  # fmt: skip
+                     WHEELHOUSE=str(wheels))  # fmt: skip
             stamp.write_text(sources)
         return self.build_dir
+
+    def wheelhouse(self) -> Path:
+        """Where the layer's wheels for the emulator's Python are kept between builds; those for another one go."""
+        wheels = digest([self.root / "layers/threadkeep/requirements.txt", EMULATOR_STAMP])[:12]
+        folder = self.root / ".local/wheels"
+        for old in folder.glob("*"):
+            if old.name != wheels:
+                shutil.rmtree(old, ignore_errors=True)
+        return folder / wheels
 
     def deploy(self) -> bool:
         """Build, deploy if anything differs from what is deployed, and read the outputs.
@@ -223,10 +260,29 @@ class Stack:
         self.sam("deploy", "--config-file", str(self.root / "samconfig.toml"), "--config-env", "local",
                  "--template-file", str(build / "template.yaml"), "--parameter-overrides", *overrides)  # fmt: skip
         stack = self.client("cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"][0]
+        self.forget_earlier_deployments()
         outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
         api_url = f"{self.endpoint}/_aws/execute-api/{outputs['RestApiId']}/v1"
+        if not answers(f"{api_url}/health"):
+            raise StackError(f"The API does not answer. `make down`, then removing {self.home}, starts afresh; "
+                             "what is stored there goes with it")  # fmt: skip
         self.remember(outputs=outputs, api_url=api_url, deployed=wanted)
         return True
+
+    def forget_earlier_deployments(self) -> None:
+        """Delete archives that the deployed template does not name, and old layer versions: the emulator keeps all."""
+        deployed = json.dumps(self.client("cloudformation").get_template(StackName=STACK_NAME)["TemplateBody"])
+        s3, functions = self.client("s3"), self.client("lambda")
+        for bucket in (entry["Name"] for entry in s3.list_buckets()["Buckets"]):
+            if bucket.startswith("aws-sam-cli-managed"):
+                for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ()):
+                    if entry["Key"] not in deployed:
+                        s3.delete_object(Bucket=bucket, Key=entry["Key"])
+        for layer in functions.list_layers()["Layers"]:
+            newest = layer["LatestMatchingVersion"]["Version"]
+            for version in functions.list_layer_versions(LayerName=layer["LayerName"])["LayerVersions"]:
+                if version["Version"] != newest:
+                    functions.delete_layer_version(LayerName=layer["LayerName"], VersionNumber=version["Version"])
 
     def sam(self, *arguments: str, **environment: str) -> None:
         """Run SAM CLI against the emulator."""
@@ -279,20 +335,24 @@ class Stack:
         secret = self.client("secretsmanager").get_secret_value(SecretId=self.outputs["ServiceKeySecretArn"])
         return secret["SecretString"]
 
+    def check_port(self, port: int) -> None:
+        """Raises `StackError` if another program has the port on which the front door is to open."""
+        ours = find_process(PROGRAMS["front_door"], f"{port} {self.home}")
+        if port and not ours and free_port(port) != port:
+            raise StackError(f"Port {port} is taken; choose another one with PORT=...")
+
     def serve(self, port: int = 0) -> None:
         """Open the front door on `port`, or on any free port. Raises `StackError` if the port is taken."""
-        record = self.record
-        if alive(record.get("front_door_pid", 0)) and port in (0, record["front_door_port"]):
-            return
-        terminate(record.get("front_door_pid", 0))
-        taken = free_port(port)
-        if port and taken != port:
-            raise StackError(f"Port {port} is taken; choose another one with PORT=...")
-        command = [sys.executable, "-m", "uvicorn", "--factory", "local.front_door:from_stack", "--host", "127.0.0.1",
-                   "--port", str(taken), "--no-access-log", "--log-level", "warning"]  # fmt: skip
-        pid = self.detach("front_door", command, os.environ | {"STACK_RECORD": str(self.record_path)})
-        self.remember(front_door_pid=pid, front_door_port=taken)
-        self.await_answer("front_door", pid, f"{self.base_url}/health")
+        self.check_port(port)
+        if pid := self.pid("front_door"):
+            if (open_port := self.record.get("front_door_port")) and port in (0, open_port):
+                return
+            terminate(pid)
+        port = free_port(port)
+        self.remember(front_door_port=port)
+        self.detach("front_door", [sys.executable, "-m", PROGRAMS["front_door"], str(port), str(self.home)],
+                    os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+        self.await_answer("front_door", f"{self.base_url}/health")
 
 
 def inherited(name: str) -> bool:
@@ -310,27 +370,6 @@ def answers(url: str) -> bool:
             return response.status == 200
     except (OSError, urllib.error.URLError):
         return False
-
-
-def alive(pid: int) -> bool:
-    """Whether `pid` is a process that a stack started; 0 is none, and a number may long be another program's."""
-    if not pid:
-        return False
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # a child that ended would else still be found
-    listed = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True)
-    return any(name in listed.stdout for name in ("local/emulator.py", "local.front_door"))
-
-
-def terminate(pid: int, seconds: float = 30) -> None:
-    """Ask a process of a stack to end and wait for it; after `seconds` insist."""
-    deadline = time.monotonic() + seconds
-    if alive(pid):
-        os.kill(pid, signal.SIGTERM)
-    while alive(pid):
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
 
 
 def digest(paths: Iterable[Path]) -> str:

@@ -90,9 +90,9 @@ def from_environment(env: Mapping[str, str], probe: Probe, say: Say) -> Choice |
         if not named and not listed:
             raise NoModel(f"{base_url} (OPENAI_BASE_URL) lists no model; name one with DEFAULT_MODEL=openai/<name>.")
         name = named or listed[0]
-        return _openai("environment", name, base_url, key or "none", f"{name} at {base_url or 'OpenAI'}")
+        return openai_choice("environment", name, base_url, key or "none", f"{name} at {base_url or 'OpenAI'}")
     if model := env.get("BEDROCK_MODEL_ID") or (named if provider == "bedrock" else ""):
-        choice = _bedrock(model)
+        choice = bedrock_choice(model)
         if choice is None:
             say(f"{model} on Amazon Bedrock is named, but no AWS credentials were found.")
         return choice
@@ -104,7 +104,7 @@ def from_server(probe: Probe) -> Choice | None:
     for product, port in SERVERS:
         base_url = f"http://127.0.0.1:{port}/v1"
         for name in _chat_models(probe(base_url, ""))[:1]:
-            return _openai("server", name, base_url, "none", f"{name} of the {product} server on port {port}")
+            return openai_choice("server", name, base_url, "none", f"{name} of the {product} server on port {port}")
     return None
 
 
@@ -122,7 +122,7 @@ def _packaged(env: Mapping[str, str], say: Say, sources: Sources, forced: bool) 
             return None
     server = sources.ensure_packaged(say)
     about = f"{server.model}, a small model on this machine (Qwen, Apache-2.0; see local/models/NOTICE.md)"
-    return _openai("packaged", server.model, server.base_url, "none", about)
+    return openai_choice("packaged", server.model, server.base_url, "none", about)
 
 
 def _script(say: Say, sources: Sources) -> Choice:
@@ -132,14 +132,18 @@ def _script(say: Say, sources: Sources) -> Choice:
     return Choice("script", "scripted/demo", about, {"DEFAULT_MODEL": "scripted/demo", **url})
 
 
-def _openai(kind: str, name: str, base_url: str, key: str, about: str) -> Choice:
+def openai_choice(kind: str, name: str, base_url: str, key: str, about: str) -> Choice:
+    """A model of an OpenAI-compatible service; an empty `base_url` is OpenAI itself."""
     model = f"openai/{name}"
     environment = {"DEFAULT_MODEL": model, "OPENAI_API_KEY": key}
     return Choice(kind, model, about, environment | ({"OPENAI_BASE_URL": base_url} if base_url else {}))
 
 
-def _bedrock(model: str) -> Choice | None:
-    """A token that opens Bedrock alone: other AWS calls of the functions go to the local stack with its own keys."""
+def bedrock_choice(model: str) -> Choice | None:
+    """A model on Bedrock; None without AWS credentials.
+
+    The functions get a token that opens Bedrock alone: their other AWS calls go to the local stack with its own keys.
+    """
     import boto3
 
     session = boto3.Session()

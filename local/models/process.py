@@ -57,14 +57,17 @@ def start(record: Path, model: str, command: Callable[[int], Sequence[str]], sec
     server = Server(process.pid, port, model)
     record.write_text(json.dumps(asdict(server)))
     deadline = time.monotonic() + seconds
-    while model not in listed_models(server.base_url):
-        if process.poll() is not None:
-            raise StartFailed(f"The server of {model} ended with {process.returncode}; see {log}.")
-        if time.monotonic() > deadline:
-            process.terminate()
-            process.wait()
-            raise StartFailed(f"The server of {model} was not ready after {seconds:.0f} s; see {log}.")
-        time.sleep(0.2)
+    try:
+        while model not in listed_models(server.base_url):
+            if process.poll() is not None:
+                raise StartFailed(f"The server of {model} ended with {process.returncode}; see {log}.")
+            if time.monotonic() > deadline:
+                raise StartFailed(f"The server of {model} was not ready after {seconds:.0f} s; see {log}.")
+            time.sleep(0.2)
+    except BaseException:  # an interrupt too: nobody would find a server that does not answer yet
+        process.kill()
+        process.wait()
+        raise
     process.returncode = 0  # it outlives this object: no warning when that goes
     return server
 

@@ -2,16 +2,19 @@
 
 import io
 import json
+import socket
 import time
 import uuid
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from local.stack import Stack
+from tests.conftest import client_of
+from tests.e2e.application import Application, eventually, new_id
 
 FAILING = """
 import os
@@ -64,6 +67,7 @@ def test_archives_are_unpacked_once(stack: Stack, api: httpx.Client) -> None:
     assert api.get("/health").status_code == 200
     layers = list((stack.home / "tmp").glob("ministack-lambda-*/layer_0"))
     assert layers
+    assert not list((stack.home / "tmp").glob("ministack-lambda-*/*.zip"))
     assert all(layer.is_symlink() for layer in layers)
     assert len({layer.resolve() for layer in layers}) == 1
 
@@ -119,3 +123,62 @@ def test_expiry_and_service_key_are_as_declared(stack: Stack) -> None:
     assert described["TimeToLiveDescription"] == {"TimeToLiveStatus": "ENABLED", "AttributeName": "expiresAt"}
     assert stack.service_key().isalnum()
     assert len(stack.service_key()) == 48
+
+
+def mapping(stack: Stack, source: str) -> str:
+    """The id of the event source mapping that reads from `sqs` or `dynamodb`."""
+    mappings = stack.client("lambda").list_event_source_mappings()["EventSourceMappings"]
+    [uuid] = [m["UUID"] for m in mappings if m["EventSourceArn"].split(":")[2] == source]
+    return uuid
+
+
+def switch(stack: Stack, source: str, on: bool) -> None:
+    stack.client("lambda").update_event_source_mapping(UUID=mapping(stack, source), Enabled=on)
+
+
+def restarted(stack: Stack, *, other_port: bool) -> None:
+    """Stop and start again what persists; with `other_port` somebody has taken the emulator's port in between."""
+    stack.stop()
+    with socket.socket() as taken:
+        if other_port:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", stack.record["emulator_port"]))
+            taken.listen()
+        stack.start()
+    stack.deploy()
+    stack.serve()
+
+
+def test_work_that_waits_and_new_work_is_done_after_a_restart(deploy: Callable[..., Stack]) -> None:
+    """One thread waits in the table's stream, one in the queue, one is half done; others come after the restarts."""
+    stack, owner = deploy(persist=True), new_id("owner")
+
+    def threads_with_turns(count: int) -> list[str]:
+        threads = [new_id() for _ in range(count)]
+        with client_of(stack) as http:
+            for thread in threads:
+                Application(stack, http).say("Hello\n@say Hello", thread, owner)
+        return threads
+
+    def all_have_titles(threads: list[str]) -> bool:
+        with client_of(stack) as http:
+            return all(Application(stack, http).thread(thread)["title"] for thread in threads)
+
+    first = threads_with_turns(1)
+    eventually(lambda: all_have_titles(first))
+    switch(stack, "sqs", on=False)
+    queued = threads_with_turns(2)
+    queue = {"QueueUrl": stack.outputs["AfterTurnQueueUrl"]}
+    taken = eventually(lambda: stack.client("sqs").receive_message(**queue, MaxNumberOfMessages=1).get("Messages"))
+    assert len(taken) == 1  # nobody else gets it for six minutes
+    switch(stack, "dynamodb", on=False)
+    streamed = threads_with_turns(1)
+    restarted(stack, other_port=False)
+    assert not all_have_titles(queued[:1]) and not all_have_titles(streamed)
+    switch(stack, "dynamodb", on=True)
+    switch(stack, "sqs", on=True)
+    new = threads_with_turns(1)
+    eventually(lambda: all_have_titles(queued + streamed + new))
+    restarted(stack, other_port=True)
+    late = threads_with_turns(1)
+    eventually(lambda: all_have_titles(late))
