@@ -20,7 +20,7 @@ GENERATE = "/api/agents/assistant/generate"
 
 def workers(application: Application, function: str) -> list[int]:
     """The processes that run a deployed function now."""
-    emulator = application.stack.record["emulator_pid"]
+    emulator = application.stack.pid("emulator")
     listed = subprocess.run(["ps", "-ww", "-e", "-o", "pid=,ppid=,command="], capture_output=True, text=True).stdout
     rows = [line.split(maxsplit=2) for line in listed.splitlines()]
     return [int(pid) for pid, parent, command in rows if int(parent) == emulator and f"-{function}-" in command]
