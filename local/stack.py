@@ -49,6 +49,9 @@ class StackError(Exception):
     """The stack cannot be started, built or deployed. The text says why and where the log is."""
 
 
+Process = subprocess.Popen[bytes]
+
+
 def quiet(_: str) -> None:
     """Say nothing about progress."""
 
@@ -158,9 +161,9 @@ class Stack:
         if self.parent:
             environment["EMULATOR_PARENT"] = str(os.getpid())
         self.remember(emulator_port=port, environment=self.environment_digest(), auth=self.auth, saved=False)
-        self.detach("emulator", [str(EMULATOR_PYTHON), str(ROOT / "local/emulator.py"), str(self.home)],
-                    environment | dict(self.environment))  # fmt: skip
-        self.await_answer("emulator", f"http://127.0.0.1:{port}/_ministack/health")
+        process = self.detach("emulator", [str(EMULATOR_PYTHON), str(ROOT / "local/emulator.py"), str(self.home)],
+                              environment | dict(self.environment))  # fmt: skip
+        self.await_answer("emulator", process, f"http://127.0.0.1:{port}/_ministack/health")
 
     def environment_digest(self) -> str:
         """What tells whether the functions' extra variables have changed; they may hold keys, which no file gets."""
@@ -170,22 +173,22 @@ class Stack:
         """The process id of the `emulator` or the `front_door`; 0 if it does not run."""
         return find_process(PROGRAMS[name], str(self.home))
 
-    def detach(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+    def detach(self, name: str, command: list[str], environment: Mapping[str, str]) -> Process:
         """Run `command` in a session of its own, with its output in `home/<name>.log`."""
         with (self.home / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
-        process.returncode = 0  # it may outlive this process: no warning when the object goes
 
-    def await_answer(self, name: str, url: str, seconds: float = 60) -> None:
+    def await_answer(self, name: str, process: Process, url: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not answers(url):
-            if not self.pid(name) or time.monotonic() > deadline:
+            if process.poll() is not None or time.monotonic() > deadline:
                 log = (self.home / f"{name}.log").read_text(errors="replace")
                 raise StackError(f"The {name} does not answer at {url}; the logs are in {self.home}\n{log[-4000:]}")
             time.sleep(0.05)
+        process.returncode = 0  # it may outlive this process: no warning when the object goes
 
     def running(self) -> bool:
         """Whether the emulator runs and answers."""
@@ -263,7 +266,7 @@ class Stack:
         self.forget_earlier_deployments()
         outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
         api_url = f"{self.endpoint}/_aws/execute-api/{outputs['RestApiId']}/v1"
-        if not answers(f"{api_url}/health"):
+        if not answers(f"{api_url}/health", seconds=60):
             raise StackError(f"The API does not answer. `make down`, then removing {self.home}, starts afresh; "
                              "what is stored there goes with it")  # fmt: skip
         self.remember(outputs=outputs, api_url=api_url, deployed=wanted)
@@ -350,9 +353,9 @@ class Stack:
             terminate(pid)
         port = free_port(port)
         self.remember(front_door_port=port)
-        self.detach("front_door", [sys.executable, "-m", PROGRAMS["front_door"], str(port), str(self.home)],
-                    os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
-        self.await_answer("front_door", f"{self.base_url}/health")
+        command = [sys.executable, "-m", PROGRAMS["front_door"], str(port), str(self.home)]
+        process = self.detach("front_door", command, os.environ | {"PYTHONPATH": str(ROOT)})
+        self.await_answer("front_door", process, f"{self.base_url}/health")
 
 
 def inherited(name: str) -> bool:
@@ -362,11 +365,11 @@ def inherited(name: str) -> bool:
     )
 
 
-def answers(url: str) -> bool:
-    """Whether `url` answers 200."""
+def answers(url: str, seconds: float = 10) -> bool:
+    """Whether `url` answers 200 within `seconds`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=10) as response:
+        with opener.open(url, timeout=seconds) as response:
             return response.status == 200
     except (OSError, urllib.error.URLError):
         return False
