@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -292,10 +293,17 @@ class Stack:
         variables = os.environ | self.credentials() | {"SAM_CLI_TELEMETRY": "0"} | environment
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"):
             variables.pop(name, None)
-        done = subprocess.run([str(SAM), *arguments], cwd=self.root, env=variables, text=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
-        if done.returncode:
-            raise StackError(f"sam {arguments[0]} failed:\n{done.stdout[-6000:]}")
+        process = subprocess.Popen([str(SAM), *arguments], cwd=self.root, env=variables, text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   start_new_session=True)  # fmt: skip
+        try:
+            output, _ = process.communicate()
+        except BaseException:  # an interrupt: what it has started goes with it
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+        if process.returncode:
+            raise StackError(f"sam {arguments[0]} failed:\n{output[-6000:]}")
 
     def credentials(self) -> dict[str, str]:
         """The variables with which an AWS SDK finds the emulator."""
