@@ -1,6 +1,7 @@
 # make run: see it work. make test: all gates. Only Python 3.11 or newer is needed; the rest is installed below this folder.
-PYTHON3 ?= python3
 PYTHON = .venv/bin/python
+# The environments keep the Python that they were made with, until PYTHON3 names another one.
+PYTHON3 ?= $(shell $(PYTHON) -c 'import sys; print(sys.executable)' >/dev/null 2>&1 && echo $(PYTHON) || echo python3)
 SAM = .local/venvs/sam/bin/sam
 export PYTHONPATH = layers/threadkeep:layers/agents
 export SAM_CLI_TELEMETRY = 0

@@ -45,19 +45,18 @@ def development_stack(agents: Path | None = None, choice: Choice | None = None, 
 def up(stack: Stack, port: int = PORT, choice: Choice | None = None) -> None:
     """Start, deploy and open the front door: whatever of it is not yet so. Writes `.local/env`. Raises `StackError`."""
     began = time.monotonic()
-    with stack.alone():
-        stack.check_port(port)
-        if not (stack.running() and stack.as_wanted()):
-            stack.say("Starting the local AWS")
-            stack.stop()
-            stack.start()
-        deployed = stack.deploy()
-        stack.serve(port)
-        if deployed or not ENV_FILE.exists() or f"BASE_URL={stack.base_url}\n" not in ENV_FILE.read_text():
-            ENV_FILE.touch(0o600)
-            ENV_FILE.write_text(f"BASE_URL={stack.base_url}\nAPI_KEY={shlex.quote(stack.service_key())}\n")
-        if choice:
-            remember(choice)
+    stack.check_port(port)
+    if not (stack.running() and stack.as_wanted()):
+        stack.say("Starting the local AWS")
+        stack.stop()
+        stack.start()
+    deployed = stack.deploy()
+    stack.serve(port)
+    if deployed or not ENV_FILE.exists() or f"BASE_URL={stack.base_url}\n" not in ENV_FILE.read_text():
+        ENV_FILE.touch(0o600)
+        ENV_FILE.write_text(f"BASE_URL={stack.base_url}\nAPI_KEY={shlex.quote(stack.service_key())}\n")
+    if choice:
+        remember(choice)
     stack.say(f"Ready at {stack.base_url} after {time.monotonic() - began:.1f} s; the key is in .local/env")
 
 
@@ -86,15 +85,15 @@ def run(command: str, agents: Path | None, port: int) -> int:
     """One command of the command line. Returns the exit code. Raises `NoModel` or `StackError`."""
     if command == "status":
         return status(development_stack())
-    if command == "down":
-        stack = development_stack()
-        with stack.alone():
+    stack = development_stack(agents)
+    with stack.alone():
+        if command == "down":
             stack.stop()
             stop_all()
-        return 0
-    development_stack(agents).check_port(port)
-    choice = model_for_up(os.environ, say)
-    up(development_stack(agents, choice), port, choice)
+            return 0
+        stack.check_port(port)
+        choice = model_for_up(os.environ, say)
+        up(development_stack(agents, choice), port, choice)
     say(f"Model: {choice.about if choice else os.environ.get('DEFAULT_MODEL') or _NO_MODEL}")
     return 0
 

@@ -163,14 +163,15 @@ def bring_up(env: Mapping[str, str], say: Say) -> tuple[Choice, str, str]:
     """
     port = int(env.get("PORT") or PORT)
     first = development_stack(say=say)
-    first.check_port(port)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        build = pool.submit(first.build)
-        choice = choose(env, lambda line: say(f"model: {line}"))
-        say(f"model: using {choice.about}")
-        build.result()
-    stack = development_stack(choice=choice, say=say)
-    up(stack, port, choice)
+    with first.alone():
+        first.check_port(port)
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            build = pool.submit(first.build)
+            choice = choose(env, lambda line: say(f"model: {line}"))
+            say(f"model: using {choice.about}")
+            build.result()
+        stack = development_stack(choice=choice, say=say)
+        up(stack, port, choice)
     return choice, stack.base_url, stack.service_key()
 
 

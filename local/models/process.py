@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def stop(record: Path) -> bool:
     server = find(record)
     if server is None:
         return False
-    os.kill(server.pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):
+        os.kill(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + 10
     while listed_models(server.base_url) and time.monotonic() < deadline:
         time.sleep(0.1)
