@@ -14,8 +14,7 @@ from threadkeep.http import identity
 from threadkeep.http.app import App
 from threadkeep.http.route import Request, Route, Table
 from threadkeep.http.serve import MAX_REQUEST_BYTES, Reply, failed, serve
-
-MAX_REPLY_BYTES = 5_000_000  # Lambda refuses a buffered answer above 6 MB, which the caller would see as a 502
+from threadkeep.http.size import MAX_REPLY_BYTES
 
 Event = dict[str, Any]
 Handler = Callable[[Event, object], dict[str, Any]]

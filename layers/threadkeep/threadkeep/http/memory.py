@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from threadkeep.http import messages, status, threads
+from threadkeep.http import clone, messages, saving, status, threads
 from threadkeep.http.route import Table
 
 _PREFIX = "/api/memory/"
@@ -11,7 +11,7 @@ _NETWORK = frozenset(
     ("status", "threads", "threads/{threadId}", "threads/{threadId}/messages", "save-messages", "messages/delete")
 )
 
-_OWN: Table = (*status.ROUTES, *threads.ROUTES, *messages.ROUTES)
+_OWN: Table = (*status.ROUTES, *threads.ROUTES, *clone.ROUTES, *messages.ROUTES, *saving.ROUTES)
 
 
 def _aliases(table: Table) -> Table:

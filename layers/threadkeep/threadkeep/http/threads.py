@@ -1,8 +1,8 @@
 """Threads over HTTP (spec-http 2.3)."""
 
-from threadkeep import ids, jsontext
+from threadkeep import jsontext
 from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
-from threadkeep.http import wire
+from threadkeep.http import repeats, wire
 from threadkeep.http.route import Call, NoBody, Route
 from threadkeep.jsontext import Json
 from threadkeep.storage.port import NewThread, Page, Storage, Thread, ThreadChange
@@ -41,7 +41,8 @@ async def create_thread(call: Call[wire.AgentQuery, CreateThread]) -> wire.Threa
         raise NotFound("Agent not found")
     if agent.memory is None:
         raise InvalidInput(summary="Memory is not initialized")
-    new = NewThread(call.body.thread_id or ids.new_id(), owner, call.body.title, call.body.metadata)
+    thread_id = call.body.thread_id or repeats.new_id(call, owner, "create")
+    new = NewThread(thread_id, owner, call.body.title, call.body.metadata)
     return wire.created_thread(await call.app.storage.create_thread(new))
 
 
