@@ -19,9 +19,10 @@ import pytest
 from local.stack import ROOT
 from tests.template import template
 from threadkeep import errors, ids, jsontext
-from threadkeep.http import gateway, generate, reply, serve, threads, wire
+from threadkeep.http import clone, gateway, generate, reply, saving, serve, threads, wire
+from threadkeep.http import messages as messages_http
 from threadkeep.http.routes import ROUTES
-from threadkeep.memory import messages, options, titles
+from threadkeep.memory import filters, messages, options, titles
 from threadkeep.models.port import ModelResponse, Usage
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import DynamoDBStorage, items
@@ -197,6 +198,12 @@ def test_make_targets_in_the_text_exist() -> None:
         wire.MAX_METADATA,
         titles.MAX_TITLE,
         threads.MAX_FILTERED,
+        messages_http.MAX_INCLUDES,
+        messages_http.MAX_NEIGHBOURS,
+        saving.MAX_SAVED,
+        saving.MAX_TYPE,
+        filters.MAX_KEY,
+        clone.COPY_SECONDS,
     ],
 )
 def test_limits_are_documented(limit: int) -> None:

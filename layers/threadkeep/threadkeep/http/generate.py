@@ -1,6 +1,5 @@
 """`POST /api/agents/{agentId}/generate`: one turn, answered in one piece (spec-http 2.2)."""
 
-import re
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Discriminator, Field, Tag
@@ -10,6 +9,7 @@ from threadkeep.agents import Agent
 from threadkeep.config import settings
 from threadkeep.errors import InvalidInput, Issue, NotFound
 from threadkeep.http import reply, wire
+from threadkeep.http.repeats import key_of
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
@@ -24,8 +24,6 @@ from threadkeep.turn.tools import Tool
 
 MAX_STEPS = 100
 MAX_CLIENT_TOOLS = 128
-
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class ThreadRef(wire.Body):
@@ -190,16 +188,13 @@ def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None) ->
     """How this request is recognised when it is sent again; only what is stored needs to be (DESIGN 4)."""
     if conversation is None:
         return None
-    key = call.headers.get("idempotency-key")
-    if key is not None and not _KEY.fullmatch(key):
-        raise InvalidInput(Issue("Idempotency-Key", "must be 1 to 255 visible ASCII characters"), where="headers")
     return repeatable(
         owner=conversation.resource_id,
         route=f"generate/{call.path['agentId']}",
         thread_id=conversation.thread_id,
         body=call.raw,
         arrived=call.arrived,
-        key=key,
+        key=key_of(call.headers),
         run_id=call.body.run_id,
     )
 
