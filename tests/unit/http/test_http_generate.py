@@ -245,3 +245,17 @@ def test_a_request_that_is_still_answered_is_409_with_retry_after(house: House) 
     assert response["statusCode"] == 409
     assert 1 <= int(response["headers"]["retry-after"]) <= 7
     assert house.model.calls == 0
+
+
+def test_a_reply_repeats_the_history_only_while_it_is_small(house: House) -> None:
+    generate(house, HI | {"messages": "x" * 1_200_000})
+    status, reply = generate(house, HI)
+    assert (status, reply["text"], reply["rememberedMessages"]) == (200, "Hello", [])
+    assert [len(m["content"]["parts"][0]["text"]) for m in stored(house)] == [1_200_000, 5, 2, 5]
+
+
+def test_a_message_of_3_mb_is_answered_and_read_back(house: House) -> None:
+    text = "3 MB of text. " * 220_000
+    status, reply = generate(house, HI | {"messages": text})
+    assert (status, reply["text"]) == (200, "Hello")
+    assert stored(house)[0]["content"]["parts"][0]["text"] == text

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from threadkeep import clock
+from threadkeep import clock, jsontext
 from threadkeep.http import wire
 from threadkeep.jsontext import Json
 from threadkeep.memory.messages import parts_of
@@ -11,6 +11,9 @@ from threadkeep.storage.port import Message, NewMessage
 from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
+
+
+MAX_REMEMBERED = 1_000_000  # characters of history that a reply repeats; Lambda sends 6 MB at most
 
 
 class Generated(wire.Reply):
@@ -65,11 +68,17 @@ def generated(result: TurnResult) -> dict[str, Json]:
         used_fallback_value=result.structured is not None and result.structured.is_fallback,
         run_id=result.run_id,
         messages=stored,
-        remembered_messages=[_message(m, result) for m in result.remembered],
+        remembered_messages=_remembered(result),
         **({"tripwire": _tripwire(result.tripwire)} if result.tripwire else {}),
         **_object(result),
     )
     return fields.model_dump(by_alias=True, exclude_unset=True)
+
+
+def _remembered(result: TurnResult) -> list[dict[str, Json]]:
+    """The history that the model saw; none of it where it would crowd out the answer (CTX-7)."""
+    shown = [_message(m, result) for m in result.remembered]
+    return shown if len(jsontext.dumps(shown)) <= MAX_REMEMBERED else []
 
 
 def _tripwire(tripwire: Tripwire) -> dict[str, Json]:

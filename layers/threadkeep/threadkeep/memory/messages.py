@@ -8,6 +8,8 @@ from threadkeep.jsontext import Json
 
 Content = dict[str, Json]
 
+MAX_FLAT = 10_000  # characters of text that a content repeats outside of its parts
+
 
 def text_part(text: str, at: Millis) -> Content:
     return {"type": "text", "text": text, "createdAt": at}
@@ -33,10 +35,10 @@ def tool_part(call_id: str, name: str, args: Json, outcome: Content, at: Millis)
 
 
 def content(parts: list[Content], metadata: Content | None = None) -> Content:
-    """A stored content; the flat copy of the text is that of the last text part of an answer."""
+    """A stored content, with a flat copy of its last text; a long text is kept once, the parts tell it (MS-1)."""
     stored: Content = {"format": 2, "parts": parts}
     texts = [p["text"] for p in parts if p.get("type") == "text"]
-    if texts:
+    if texts and len(texts[-1]) <= MAX_FLAT:
         stored["content"] = texts[-1]
     if metadata:
         stored["metadata"] = metadata
