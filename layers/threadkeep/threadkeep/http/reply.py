@@ -12,7 +12,6 @@ from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
 
-
 MAX_REMEMBERED = 1_000_000  # characters of history that a reply repeats; Lambda sends 6 MB at most
 
 
