@@ -103,6 +103,19 @@ def test_other_ids_do_not_travel_over_http(identifier: str):
     assert ids.http_problem(identifier)
 
 
+@pytest.mark.parametrize(
+    ("identifier", "rule"),
+    [
+        (".", "must not be . or .., which clients take out of a path"),
+        ("..", "must not be . or .., which clients take out of a path"),
+        ("a b", "may only contain letters, digits and . _ ~ : @ | + = , -"),
+        ("", "must be 1 to 256 bytes of UTF-8, received 0"),
+    ],
+)
+def test_the_rule_that_an_id_for_http_breaks_is_told(identifier: str, rule: str):
+    assert ids.http_problem(identifier) == rule
+
+
 @pytest.mark.parametrize(("raw", "identifier"), [("a%3Ab", "a:b"), ("a:b", "a:b"), ("a%2Bb", "a+b"), ("a+b", "a+b")])
 def test_a_path_is_decoded_once(raw: str, identifier: str):
     assert ids.from_path("threadId", raw) == identifier

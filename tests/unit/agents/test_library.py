@@ -70,13 +70,13 @@ async def test_loop5_without_both_the_run_works_without_memory():
     assert (result.thread, result.text) == (None, "ok")
 
 
-async def test_without_a_store_agents_share_one_in_memory():
+async def test_cfg6_without_a_store_agents_share_one_in_memory():
     await agent("Noted.").generate("I am Ana.", thread="shared", resource="ana")
     result = await agent("Ana.").generate("Who am I?", thread="shared", resource="ana")
     assert [m.content["content"] for m in result.remembered] == ["I am Ana.", "Noted."]
 
 
-async def test_the_memorys_own_store_comes_first_for_titles_too():
+async def test_cfg6_the_memorys_own_store_comes_first_for_titles_too():
     own = InMemoryStorage()
     made = agent("Hello", "A greeting", memory=Memory(storage=own, generate_title=True))
     await made.generate("hi", **MEMORY, storage=InMemoryStorage())
@@ -96,7 +96,7 @@ async def test_loop10_hooks_are_told_of_each_step_and_once_of_the_end():
     assert told == [("Looking.", 1, "tool-calls"), ("Cold.", 0, "stop"), result]
 
 
-async def test_call1_a_title_is_told_once_when_it_is_made():
+async def test_call1_tt5_a_title_is_told_once_when_it_is_made():
     told: list[str] = []
     storage, made = InMemoryStorage(), agent("Hello", "A greeting", "again", memory=Memory(generate_title=True))
     for text in ("hi", "there"):

@@ -161,7 +161,7 @@ def test_a_users_token_is_the_resource_whatever_the_body_says(house: House) -> N
     assert generate(house, {"messages": "x", "memory": {"thread": "thr-1"}}, caller=user("user-eve"))[0] == 403
 
 
-def test_title_and_metadata_of_the_call_are_kept_where_it_creates_the_thread(house: House) -> None:
+def test_th16_title_and_metadata_of_the_call_are_kept_where_it_creates_the_thread(house: House) -> None:
     thread = {"id": "thr-1", "title": "Auto", "metadata": {"k": 1}}
     generate(house, {"messages": "hi", "memory": {"thread": thread, "resource": "user-ada"}})
     created = house.call("GET", "/api/memory/threads/{threadId}", path={"threadId": "thr-1"})[1]

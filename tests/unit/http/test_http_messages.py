@@ -110,7 +110,7 @@ def test_conditions_hold_together_and_pages_are_cut_from_what_passes(talk: House
     assert page(talk, filter=both, perPage="false") == ([3, 5, 7], 3)
 
 
-def test_m_rc_7_neighbours_are_added_once_and_in_order(talk: House) -> None:
+def test_m_rc_7_m_disc_2_neighbours_are_added_once_and_in_order(talk: House) -> None:
     include = json.dumps([{"id": "m4", "withPreviousMessages": 1, "withNextMessages": 2, "threadId": "ignored"}])
     assert page(talk, perPage="0", include=include) == ([3, 4, 5, 6], 10)
     assert page(talk, perPage="5", include=include) == ([3, 4, 5, 6, 7, 8], 10)

@@ -21,7 +21,7 @@ def create(house: House, body: dict[str, Any], **more: Any) -> tuple[int, Any]:
     return house.call("POST", LIST, query=AGENT, body=body, **more)
 
 
-def test_create_replies_with_the_thread_and_leaves_absent_metadata_out(house: House) -> None:
+def test_th1_th2_create_replies_with_the_thread_and_leaves_absent_metadata_out(house: House) -> None:
     status, thread = create(house, {"agentId": "assistant", "resourceId": "user-ada", "threadId": "thr-1"})
     assert status == 200
     assert set(thread) == {"id", "resourceId", "title", "createdAt", "updatedAt"}
@@ -38,7 +38,7 @@ def test_title_and_metadata_come_back_as_they_were(house: House) -> None:
     assert house.call("GET", ONE, path={"threadId": thread["id"]})[1] == thread
 
 
-def test_create_again_returns_the_stored_thread_and_never_takes_one_over(house: House) -> None:
+def test_th3_mdisc11_create_again_returns_the_stored_thread_and_never_takes_one_over(house: House) -> None:
     first = create(house, {"resourceId": "user-ada", "threadId": "thr-1", "title": "First"})
     assert create(house, {"resourceId": "user-ada", "threadId": "thr-1", "title": "Second"}) == first
     assert create(house, {"resourceId": "user-eve", "threadId": "thr-1", "title": "stolen"}) == FOREIGN
@@ -64,7 +64,7 @@ def test_a_user_need_not_name_the_resource_but_a_service_must(house: House) -> N
 
 
 @pytest.mark.parametrize("method,resource", [("GET", ONE), ("GET", MESSAGES), ("DELETE", ONE)])
-def test_a_service_may_name_the_owner_that_it_acts_for(house: House, method: str, resource: str) -> None:
+def test_th4_th13_a_service_may_name_the_owner_that_it_acts_for(house: House, method: str, resource: str) -> None:
     house.add_thread()
     path = {"threadId": "thr-1"}
     assert house.call(method, resource, path=path, query={"resourceId": "user-eve"}) == FOREIGN
@@ -78,11 +78,11 @@ def test_a_resource_that_reads_undefined_is_absent(house: House, method: str, re
 
 
 @pytest.mark.parametrize("method,resource", [("GET", ONE), ("GET", MESSAGES), ("DELETE", ONE)])
-def test_what_is_missing_is_404(house: House, method: str, resource: str) -> None:
+def test_th4_th13_what_is_missing_is_404(house: House, method: str, resource: str) -> None:
     assert house.call(method, resource, path={"threadId": "missing"}, query=AGENT) == MISSING
 
 
-def test_delete_replies_with_json_and_the_thread_is_gone(house: House) -> None:
+def test_th9_delete_replies_with_json_and_the_thread_is_gone(house: House) -> None:
     house.add_thread(messages=2)
     path = {"threadId": "thr-1"}
     assert house.call("DELETE", ONE, path=path, query=AGENT) == (200, {"result": "Thread deleted"})
@@ -91,7 +91,7 @@ def test_delete_replies_with_json_and_the_thread_is_gone(house: House) -> None:
     assert house.call("DELETE", ONE, path=path) == MISSING
 
 
-def test_lists_are_newest_first_with_paging_beside_them(house: House) -> None:
+def test_th5_lists_are_newest_first_with_paging_beside_them(house: House) -> None:
     ticks = iter(range(1000, 2000))
     house.store.clock = lambda: next(ticks)
     for name in ("a", "b", "c"):
@@ -132,7 +132,7 @@ def test_th7_metadata_filters_are_equality_of_all_keys(house: House, wanted: Any
     assert (len(page["threads"]), page["total"], page["hasMore"]) == (rest, len(found), len(found) > 2)
 
 
-def test_a_message_has_its_threads_owner_and_its_stored_content(house: House) -> None:
+def test_ms1_a_message_has_its_threads_owner_and_its_stored_content(house: House) -> None:
     house.add_thread(messages=1)
     _, page = house.call("GET", MESSAGES, path={"threadId": "thr-1"}, query=AGENT)
     message = page["messages"][0]
@@ -171,13 +171,13 @@ def test_h31_every_spelling_of_the_order_is_understood(house: House, spelling: d
     assert shown(house, AGENT | descending | {"page": "0", "perPage": "2"}) == [3, 4]
 
 
-def test_messages_default_to_the_newest_page_or_to_the_oldest_without_an_agent(house: House) -> None:
+def test_mrc2_messages_default_to_the_newest_page_or_to_the_oldest_without_an_agent(house: House) -> None:
     house.add_thread(messages=5)
     assert shown(house, AGENT | {"perPage": "2"}) == [3, 4]
     assert shown(house, {"perPage": "2"}) == [0, 1]
 
 
-def test_h31_bounds_of_paging(house: House) -> None:
+def test_h31_th6_bounds_of_paging(house: House) -> None:
     house.add_thread(messages=45)
     assert len(shown(house, AGENT)) == 40
     assert len(shown(house, {"perPage": "false"})) == 45

@@ -24,9 +24,20 @@ def test_cfg3_anything_else_is_a_configuration_error(bad):
         Memory(last_messages=bad)
 
 
-def test_an_option_that_does_not_exist_is_a_configuration_error():
+def test_cfg1_an_option_that_does_not_exist_is_a_configuration_error():
     with pytest.raises(ConfigurationError, match="no option last_mesages"):
         Memory(last_mesages=3)
+
+
+def test_cfg1_all_options_may_be_absent_and_the_store_is_the_deployments():
+    memory = Memory()
+    assert (memory.storage, memory.options) == (None, MemoryOptions())
+
+
+@pytest.mark.parametrize("removed", [{"processors": []}, {"threads": {"generateTitle": True}}])
+def test_cfg5_options_that_were_removed_or_moved_are_refused(removed):
+    with pytest.raises(ConfigurationError, match=f"no option {next(iter(removed))}"):
+        Memory(**removed)
 
 
 def test_cfg7_a_call_merges_over_the_memory():

@@ -50,4 +50,6 @@ def test_tt3_the_model_reads_instructions_and_one_transcript():
     assert lines[0] == "User: hi" and lines[-1] == "Assistant: hello"
     assert lines[1].startswith('Tool Call look: {"q":"xxx') and len(lines[1]) == len("Tool Call look: ") + 200
     assert lines[2] == 'Tool Result look: {"a":1}'
+    thought = Message("3", "t", "assistant", {"parts": [{"type": "reasoning", "reasoning": "hm"}]}, 3, "")
+    assert title_request("m", [thought], None).messages[1].text == "Reasoning: hm"
     assert title_request("m", [said], "Call it Bob.").messages[0].text == "Call it Bob."

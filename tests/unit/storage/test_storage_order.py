@@ -13,6 +13,11 @@ def test_a_key_is_fifteen_digits_of_time_and_ten_of_sequence():
     assert order_key(1_795_984_393_767, 12) == "001795984393767-0000000012"
 
 
+def test_a_thread_may_have_ten_billion_messages_until_the_year_33658():
+    assert (MAX_MILLIS, MAX_SEQ) == (999_999_999_999_999, 9_999_999_999)
+    assert order_key(MAX_MILLIS, MAX_SEQ) == "999999999999999-9999999999"
+
+
 @given(PLACES, PLACES)
 @example((9, 99), (10, 1))
 @example((10, 9), (10, 10))

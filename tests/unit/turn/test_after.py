@@ -4,7 +4,7 @@ import pytest
 
 from threadkeep import Memory, RequestContext
 from threadkeep.errors import ModelRejected, ModelUnavailable
-from threadkeep.storage.port import NewThread
+from threadkeep.storage.port import NewThread, ThreadChange
 from threadkeep.turn import after
 
 TITLED = Memory(generate_title=True)
@@ -65,6 +65,33 @@ async def test_h34_with_history_off_the_title_is_still_made_once(house):
         run = (await h.turn(text)).run_id
         await after.finish_turn(h.services, "t", run)
     assert await title(h) == "Title" and len(h.model.requests) == 4
+
+
+async def test_tt2_only_loaded_history_counts(house):
+    h = house(memory=Memory(last_messages=2, generate_title={"minMessages": 5}))
+    for text in ("one", "two", "three", "four"):
+        run = (await h.turn(text)).run_id
+        assert await h.storage.get_job("t", run) is None
+    run = (await h.turn("five", options=Memory(generate_title={"minMessages": 5}).options)).run_id
+    assert await h.storage.get_job("t", run) is not None
+
+
+async def test_tt2_a_read_only_turn_owes_no_title(house):
+    h = house(memory=Memory(generate_title=True, read_only=True))
+    await h.storage.create_thread(NewThread("t", "ana"))
+    run = (await h.turn("hi")).run_id
+    assert await h.storage.get_job("t", run) is None
+
+
+async def test_tt6_mdisc6_a_title_changes_neither_birth_nor_metadata(house):
+    h = house("hello", "Greetings", memory=TITLED)
+    made = await h.storage.create_thread(NewThread("t", "ana", metadata={"workingMemory": "INITIAL"}))
+    run = (await h.turn("hi")).run_id
+    await h.storage.update_thread("t", ThreadChange(metadata={"workingMemory": "UPDATED"}), resource_id="ana")
+    await after.finish_turn(h.services, "t", run)
+    thread = await h.storage.get_thread("t")
+    assert (thread.title, thread.metadata) == ("Greetings", {"workingMemory": "UPDATED"})
+    assert thread.created_at == made.created_at
 
 
 @pytest.mark.parametrize("answer", ["", "<think>x</think>", ModelRejected("no")])

@@ -33,7 +33,7 @@ def tool_parts(message) -> list[dict]:
     return [p["toolInvocation"] for p in message.content["parts"] if p["type"] == "tool-invocation"]
 
 
-async def test_loop6_one_assistant_message_holds_all_steps_in_order(house):
+async def test_loop6_ms2_ms3_one_assistant_message_holds_all_steps_in_order(house):
     h = house(calls(("weather", {"city": "Oslo"}), text="Let me look."), "4 degrees.", tools=[weather])
     result = await h.turn("weather in Oslo?")
     assert result.text == "Let me look.4 degrees."  # LOOP-3
@@ -51,7 +51,7 @@ async def test_loop6_one_assistant_message_holds_all_steps_in_order(house):
     ]
     assert answer.content["content"] == "4 degrees."
     assert answer.content["metadata"] == {"modelId": "fake-1", "provider": "fake"}
-    assert question.content["parts"][0]["createdAt"] > 0
+    assert all(part["createdAt"] > 0 for message in (question, answer) for part in message.content["parts"])
 
 
 async def test_the_model_sees_the_result_of_its_call_and_so_does_the_next_turn(house):
@@ -78,11 +78,21 @@ async def test_loop3_loop4_texts_are_joined_and_usage_is_summed(house):
     assert (result.usage.input_tokens, result.usage.output_tokens) == (20, 10)
 
 
-async def test_loop7_a_model_failure_raises_and_stores_nothing(house):
+async def test_loop7_ms13_a_model_failure_raises_and_stores_nothing(house):
     h = house(calls(("weather", {"city": "Oslo"}), text="partial"), ModelUnavailable("down"), tools=[weather])
     with pytest.raises(ModelUnavailable):
         await h.turn("go")
     assert await h.stored() == ()
+
+
+async def test_h13_repeating_a_turn_that_failed_does_not_double_its_question(house):
+    h = house("ok", ModelUnavailable("down"), "there you are")
+    await h.turn("first")
+    with pytest.raises(ModelUnavailable):
+        await h.turn(user("second", "id-2"))
+    assert [text for _, text in await h.texts()] == ["first", "ok"]
+    await h.turn(user("second", "id-2"))
+    assert [text for _, text in await h.texts()] == ["first", "ok", "second", "there you are"]
 
 
 async def test_loop9_context_is_sent_between_history_and_input_and_never_stored(house):

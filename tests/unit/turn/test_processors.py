@@ -281,7 +281,7 @@ OUTPUT = ["process_llm_response", "process_output_step", "process_tool_result", 
 
 
 @pytest.mark.parametrize("method", INPUT + OUTPUT)
-async def test_pr7_a_tripwire_stores_nothing_and_raises_nothing(house, method):
+async def test_pr7_ms12_a_tripwire_stores_nothing_and_raises_nothing(house, method):
     h = house("ok", calls(("look", {"n": 3}), text="blocked"), "blocked", tools=[look])
     await h.turn("first")
     before = await h.storage.get_thread("t")
@@ -298,7 +298,7 @@ async def test_pr7_a_tripwire_stores_nothing_and_raises_nothing(house, method):
     assert result.usage.input_tokens == used  # what was spent is told
 
 
-async def test_pr7_an_aborted_first_turn_leaves_the_empty_thread(house):
+async def test_pr7_th16_an_aborted_first_turn_leaves_the_empty_thread(house):
     h = house(input_processors=[Guard("process_input")])
     result = await h.turn("first")
     assert result.tripwire is not None and "guard" in result.tripwire.reason

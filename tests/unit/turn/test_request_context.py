@@ -21,7 +21,7 @@ def mark(context: ToolContext) -> list[Any]:
     return [context.thread_id, context.resource_id, seen]
 
 
-async def test_ddisc20_a_run_works_on_a_copy_of_the_context(house):
+async def test_ddisc20_drc6_rx3_a_run_works_on_a_copy_of_the_context(house):
     h = house(calls(("mark", {})), "done", tools=[mark])
     context = RequestContext({"a": 1})
     result = await h.turn("go", request_context=context, options=MemoryOptions(last_messages=3))
@@ -33,7 +33,7 @@ async def test_ddisc20_a_run_works_on_a_copy_of_the_context(house):
     assert memory["memoryConfig"]["lastMessages"] == 3
 
 
-async def test_rx2_what_the_server_set_overrides_the_call(house):
+async def test_rx2_drc3_what_the_server_set_overrides_the_call(house):
     h = house(calls(("mark", {})), "done", tools=[mark])
     context = RequestContext({"mastra__resourceId": "bo", "mastra__threadId": "own"})
     given = Conversation("t", "ana", "Title", {"k": 1})
@@ -53,7 +53,7 @@ async def test_rx2_the_two_keys_suffice_and_one_does_not(house):
     assert len(await h.stored("own")) == 2
 
 
-async def test_rx2_ownership_is_checked_with_the_overriding_owner(house):
+async def test_rx2_drc3_ownership_is_checked_with_the_overriding_owner(house):
     h = house()
     await h.turn("mine")
     with pytest.raises(AccessDenied):

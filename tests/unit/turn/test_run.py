@@ -18,7 +18,8 @@ from threadkeep.errors import (
     TooLarge,
 )
 from threadkeep.memory.options import MemoryOptions
-from threadkeep.storage.port import NewThread
+from threadkeep.storage.port import NewThread, SavedMessage
+from threadkeep.turn.request import Conversation
 
 
 @tool
@@ -54,7 +55,65 @@ async def test_ms10_history_is_the_newest_messages_in_ascending_order(house):
     assert [text for _, text in h.model.prompt] == ["Be kind.", ".", "ok", "q2", "ok", "last"]
 
 
-async def test_h22_last_messages_false_loads_nothing_and_still_saves(house):
+async def test_ctx2_the_order_of_a_whole_prompt(house):
+    h = house(memory=Memory(last_messages=3))
+    for n in (1, 2):
+        await h.turn(f"q{n}")
+    context = (user("context user"), assistant("context assistant"))
+    await h.turn("input 1", "input 2", context=context)
+    spoken = [text for role, text in h.model.prompt if role != "system"]
+    assert spoken == [".", "ok", "q2", "ok", "context user", "context assistant", "input 1", "input 2"]
+
+
+async def test_ctx6_an_answer_that_is_only_an_error_vanishes(house):
+    h = house()
+    await h.turn("first")
+    broken = {"format": 2, "parts": [{"type": "error", "error": {"name": "Error", "message": "boom"}}]}
+    await h.storage.save_messages("t", [SavedMessage("assistant", broken)], resource_id="ana")
+    await h.turn("second")
+    assert [text for _, text in h.model.prompt] == ["Be kind.", "first", "ok", "second"]
+
+
+async def test_ctx7_the_result_tells_what_was_said_and_what_was_remembered(house):
+    h = house()
+    first = await h.turn("first")
+    second = await h.turn("second", context=(user("not remembered"),))
+    assert (first.remembered, [m.role for m in first.messages]) == ((), ["user", "assistant"])
+    assert second.remembered == first.messages
+    assert second.messages == (await h.stored())[2:]
+
+
+async def test_call3_agents_on_one_store_share_a_thread(house):
+    h = house("from one", "from two")
+    await h.turn("first")
+    h.agent = replace(h.agent, id="other", instructions="Be brief.")
+    await h.turn("second")
+    assert h.model.prompt == [("system", "Be brief."), ("user", "first"), ("assistant", "from one"), ("user", "second")]
+
+
+@pytest.mark.parametrize("options", [MemoryOptions(), MemoryOptions(last_messages=0)])
+async def test_th16_the_thread_is_there_before_the_model_is_asked(house, options):
+    gate = Gate(says("ok"))
+    h = house(gate)
+    running = asyncio.create_task(
+        h.turn("hello", conversation=Conversation("t", "ana", "Title", {"k": 1}), options=options)
+    )
+    await gate.reached.wait()
+    thread = await h.storage.get_thread("t")
+    assert thread is not None and (thread.title, thread.metadata, thread.message_count) == ("Title", {"k": 1}, 0)
+    gate.opened.set()
+    await running
+
+
+async def test_th16_a_turn_on_a_thread_that_exists_keeps_its_title_and_metadata(house):
+    h = house()
+    made = await h.storage.create_thread(NewThread("t", "ana", "Mine", {"k": 1}))
+    await h.turn("hello", conversation=Conversation("t", "ana", "Other", {"k": 2, "more": True}))
+    stored = await h.storage.get_thread("t")
+    assert (stored.title, stored.metadata, stored.created_at) == ("Mine", {"k": 1}, made.created_at)
+
+
+async def test_h22_ms12_last_messages_false_loads_nothing_and_still_saves(house):
     h = house(memory=Memory(last_messages=False))
     await h.turn("hello")
     await h.turn("again")
@@ -62,7 +121,7 @@ async def test_h22_last_messages_false_loads_nothing_and_still_saves(house):
     assert len(await h.stored()) == 4
 
 
-async def test_h01_a_turn_on_a_foreign_thread_reaches_no_model(house):
+async def test_h01_th12_mdisc11_a_turn_on_a_foreign_thread_reaches_no_model(house):
     h = house()
     await h.turn("first", resource="u-ana")
     with pytest.raises(AccessDenied):
@@ -194,7 +253,7 @@ async def test_ctx1_system_texts_stand_first_in_order_without_repetition(house):
     assert [t for r, t in h.model.prompt if r == "system"] == ["Be brief.", "Be kind."]
 
 
-async def test_ctx4_context_follows_history_and_is_never_stored(house):
+async def test_ctx4_ms11_context_follows_history_and_is_never_stored(house):
     h = house()
     await h.turn("u1")
     await h.turn("u2", context=(user("PAGE=cart-17"),))
@@ -204,7 +263,7 @@ async def test_ctx4_context_follows_history_and_is_never_stored(house):
     assert "PAGE=cart-17" not in str(h.model.prompt)
 
 
-async def test_h14_read_only_reads_and_writes_nothing(house):
+async def test_h14_call2_ms12_read_only_reads_and_writes_nothing(house):
     h = house()
     await h.turn("first")
     before = await h.storage.get_thread("t")
@@ -215,7 +274,7 @@ async def test_h14_read_only_reads_and_writes_nothing(house):
     assert result.text == "ok"
 
 
-async def test_h14_read_only_on_a_missing_thread_answers_and_creates_none(house):
+async def test_h14_call2_read_only_on_a_missing_thread_answers_and_creates_none(house):
     h = house()
     await h.turn("hello", thread="nowhere", options=MemoryOptions(read_only=True))
     assert await h.storage.get_thread("nowhere") is None

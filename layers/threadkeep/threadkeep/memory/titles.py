@@ -46,6 +46,8 @@ def _lines(message: Message) -> Iterator[str]:
     for part in parts_of(message.content):
         if part.get("type") == "text":
             yield f"{speaker}: {part.get('text', '')}"
+        elif part.get("type") == "reasoning":
+            yield f"Reasoning: {part.get('reasoning', '')}"
         elif part.get("type") == "tool-invocation":
             yield from _tool_lines(jsontext.as_object(part.get("toolInvocation")) or {})
 

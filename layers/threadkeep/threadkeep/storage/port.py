@@ -418,9 +418,9 @@ class Storage(Protocol):
     ) -> tuple[Message, ...]:
         """Store messages outside of a turn, in their order, and refresh the thread's `updated_at` (MS-4).
 
-        A message whose id the thread holds gets the new role, type and content, and keeps its place and
-        time (MS-6); of several with one id the last counts. Up to 44 messages are stored whole or not at
-        all, more in steps of which each is; repeating is harmless where ids are given. Raises `NotFound`,
+        System messages are left out. A message whose id the thread holds gets the new role, type and content, and
+        keeps its place and time (MS-6); of several with one id the last counts. Up to 44 messages are stored whole or
+        not at all, more in steps of which each is; repeating is harmless where ids are given. Raises `NotFound`,
         `AccessDenied`, `InvalidInput` for a time that lies ahead by more than a day, `TooLarge`, and
         `StoreUnavailable` naming what was not stored (case H11).
         """
@@ -432,7 +432,7 @@ class Storage(Protocol):
         """Change stored messages; returns those that the thread has, as they are now (MS-7).
 
         Unknown ids are left out. Changes that meet are applied one after the other, none is lost. In
-        steps, as `save_messages`. Raises `NotFound`, `AccessDenied`, `TooLarge`.
+        steps, as `save_messages`. Raises `NotFound`, `AccessDenied`, `TooLarge`, `InvalidInput` for the role system.
         """
         ...
 

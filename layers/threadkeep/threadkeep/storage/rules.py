@@ -168,9 +168,14 @@ def number(
 
 
 def with_ids(messages: Iterable[SavedMessage], now: Millis) -> dict[str, SavedMessage]:
-    """The messages by id, each with one; the last of several with the same. Raises `InvalidInput`, `TooLarge`."""
+    """The messages by id, each with one; the last of several with the same. Raises `InvalidInput`, `TooLarge`.
+
+    System messages are left out: they are never stored (MS-4, case H19).
+    """
     found: dict[str, SavedMessage] = {}
     for message in messages:
+        if message.role in HIDDEN_ROLES:
+            continue
         content_text(message.content)
         if message.created_at is not None and not 0 <= message.created_at <= now + MAX_AHEAD_MILLIS:
             raise InvalidInput(Issue("createdAt", "must not be before 1970 or more than a day ahead"))
@@ -196,9 +201,14 @@ def saved(
 
 
 def edited(stored: Mapping[str, Message], changes: Iterable[MessageChange]) -> tuple[Message, ...]:
-    """The stored messages after their changes, in the order of these; unknown ids are left out (MS-7)."""
+    """The stored messages after their changes, in the order of these; unknown ids are left out (MS-7).
+
+    Raises `InvalidInput` for a message that would become a system message: those are never stored (MS-1).
+    """
     after: dict[str, Message] = {}
     for change in changes:
+        if change.role in HIDDEN_ROLES:
+            raise InvalidInput(Issue("role", f"a stored message cannot become a {change.role} message"))
         old = after.get(change.id, stored.get(change.id))
         if old is not None:
             after[change.id] = replace(

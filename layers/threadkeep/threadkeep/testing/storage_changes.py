@@ -208,6 +208,24 @@ class ChangesContract(StorageBase):
         assert caught.value.issues[0].field == "createdAt"
         assert await storage.get_thread(thread.id) == thread
 
+    async def test_ms4_h19_system_messages_are_left_out_and_none_becomes_one(self, storage: Storage, thread: Thread):
+        rows = await storage.save_messages(
+            thread.id, [saved("a"), saved("s", role="system"), saved("b", role="signal")], resource_id=None
+        )
+        assert ids_of(rows) == ["a", "b"]
+        assert await storage.save_messages(thread.id, [saved("s", role="system")], resource_id=None) == ()
+        with pytest.raises(InvalidInput, match="role"):
+            await storage.update_messages(thread.id, [MessageChange("a", role="system")], resource_id=None)
+        listed = await storage.list_messages(thread.id)
+        assert (listed.page.items, listed.page.total) == (rows, 2)
+
+    async def test_ms6_content_metadata_that_is_not_in_the_new_version_is_lost(self, storage: Storage, thread: Thread):
+        old = SavedMessage("user", {"format": 2, "parts": [], "metadata": {"a": 1}}, "m", None, 5)
+        new = SavedMessage("assistant", {"format": 2, "parts": [], "metadata": {"b": 2}}, "m", "text", 9)
+        await storage.save_messages(thread.id, [old], resource_id=None)
+        (row,) = await storage.save_messages(thread.id, [new], resource_id=None)
+        assert (row.content, row.role, row.type, row.created_at) == (new.content, "assistant", "text", 5)
+
     async def test_ms4_an_empty_list_is_fine(self, storage: Storage, thread: Thread):
         assert await storage.save_messages(thread.id, [], resource_id=None) == ()
         assert await storage.update_messages(thread.id, [], resource_id=None) == ()

@@ -65,7 +65,7 @@ class ClonesContract(StorageBase):
         listed = await storage.list_messages(f"copy-{unique}")
         assert listed.page.items == (*clone.messages[1:], *done.messages)
 
-    async def test_th10_the_title_says_of_what_it_is_a_copy(self, storage: Storage, unique: str):
+    async def test_th10_mdisc4_the_title_says_of_what_it_is_a_copy(self, storage: Storage, unique: str):
         source = await storage.create_thread(NewThread(f"t-{unique}", unique, "Plans", {"own": 1}))
         given = NewThread(f"a-{unique}", unique, "Given", {"mine": 2, "clone": "no"})
         first = await storage.clone_thread(CloneRequest(source.id, given))

@@ -33,8 +33,10 @@ from threadkeep.storage.port import (
     NewMessage,
     NewThread,
     Page,
+    SavedMessage,
     Storage,
     Thread,
+    ThreadChange,
     TurnCommit,
 )
 from threadkeep.testing.storage_base import (
@@ -61,7 +63,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
 
     # create_thread, get_thread
 
-    async def test_a_created_thread_is_what_was_asked_for(self, storage: Storage, unique: str):
+    async def test_th1_th2_a_created_thread_is_what_was_asked_for(self, storage: Storage, unique: str):
         made = await storage.create_thread(NewThread(f"t-{unique}", f"r-{unique}", "Title", {"a": 1}))
         assert (made.id, made.resource_id, made.title, made.metadata) == (
             f"t-{unique}",
@@ -73,7 +75,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert (made.seq, made.last_at, made.message_count, made.version) == (0, 0, 0, 1)
         assert await storage.get_thread(made.id) == made
 
-    async def test_a_thread_without_title_and_metadata_has_an_empty_title_and_none(
+    async def test_th2_a_thread_without_title_and_metadata_has_an_empty_title_and_none(
         self, storage: Storage, thread: Thread
     ):
         assert (thread.title, thread.metadata) == ("", None)
@@ -85,14 +87,14 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert stored is not None
         assert stored.metadata == {}
 
-    async def test_creating_again_returns_the_stored_thread_unchanged(self, storage: Storage, thread: Thread):
+    async def test_th3_creating_again_returns_the_stored_thread_unchanged(self, storage: Storage, thread: Thread):
         await storage.commit_turn(TurnCommit(thread, turn()))
         stored = await storage.get_thread(thread.id)
         again = await storage.create_thread(NewThread(thread.id, thread.resource_id, "Other", {"other": True}))
         assert again == stored == await storage.get_thread(thread.id)
         assert (await storage.list_threads(thread.resource_id)).total == 1
 
-    async def test_an_id_of_another_owner_is_denied_and_nothing_changes(
+    async def test_th3_mdisc11_an_id_of_another_owner_is_denied_and_nothing_changes(
         self, storage: Storage, thread: Thread, unique: str
     ):
         with pytest.raises(AccessDenied):
@@ -150,7 +152,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             await asyncio.sleep(0.003)
         return made
 
-    async def test_threads_are_listed_newest_first(self, storage: Storage, unique: str):
+    async def test_th5_threads_are_listed_newest_first(self, storage: Storage, unique: str):
         made = await self.threads(storage, unique, 4)
         page = await storage.list_threads(unique)
         assert page == Page(tuple(reversed(made)), total=4, page=0, per_page=100, has_more=False)
@@ -166,7 +168,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             assert (ids_of(answer.items), answer.total, answer.has_more) == (found, 5, more)
             assert (answer.page, answer.per_page) == (page, 2)
 
-    async def test_page_sizes_zero_all_exact_and_pages_past_the_end(self, storage: Storage, unique: str):
+    async def test_th6_page_sizes_zero_all_exact_and_pages_past_the_end(self, storage: Storage, unique: str):
         await self.threads(storage, unique, 3)
         for per_page, page, count, more in [(0, 0, 0, True), (None, 0, 3, False), (3, 0, 3, False), (2, 7, 0, False)]:
             answer = await storage.list_threads(unique, page=page, per_page=per_page)
@@ -223,7 +225,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
 
     # delete_thread, purge_thread
 
-    async def test_a_deleted_thread_reads_as_missing(self, storage: Storage, thread: Thread, unique: str):
+    async def test_th9_a_deleted_thread_reads_as_missing(self, storage: Storage, thread: Thread, unique: str):
         await storage.commit_turn(TurnCommit(thread, (message("m"),)))
         keeper = await storage.create_thread(NewThread(f"keep-{unique}", thread.resource_id))
         assert await storage.delete_thread(thread.id, resource_id=thread.resource_id) is True
@@ -248,7 +250,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert await storage.delete_thread(thread.id, resource_id=None) is True
         assert await storage.get_thread(thread.id) is None
 
-    async def test_deleting_again_or_nothing_says_that_there_was_none(
+    async def test_th9_deleting_again_or_nothing_says_that_there_was_none(
         self, storage: Storage, thread: Thread, unique: str
     ):
         await storage.delete_thread(thread.id, resource_id=None)
@@ -279,7 +281,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             assert (await storage.list_threads(owner)).total == 0
         await self.assert_missing(storage, thread, deleting=True)
 
-    async def test_after_a_purge_nothing_is_left_and_the_id_is_free(
+    async def test_th9_after_a_purge_nothing_is_left_and_the_id_is_free(
         self, storage: Storage, thread: Thread, unique: str
     ):
         commit = TurnCommit(thread, (message("m"), *turn(), *turn()), Job("run", thread.id, "agent"))
@@ -780,7 +782,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             ("uasusa", 2, "3u 4s 5a"),
         ],
     )
-    async def test_other_roles_do_not_count_in_history(
+    async def test_h18_other_roles_do_not_count_in_history(
         self, storage: Storage, thread: Thread, roles: str, last: int, history: str
     ):
         await self.roles(storage, thread, roles)
@@ -788,7 +790,9 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert ids_of(state.history) == history.split()
 
     @pytest.mark.parametrize("marker", ["s", "x"])
-    async def test_many_markers_do_not_push_the_conversation_out(self, storage: Storage, thread: Thread, marker: str):
+    async def test_h18_many_markers_do_not_push_the_conversation_out(
+        self, storage: Storage, thread: Thread, marker: str
+    ):
         await self.roles(storage, thread, "ua" + marker * 60)  # H18, second recipe
         state = await storage.load_turn(thread.id, last_messages=2)
         assert [i for i in ids_of(state.history) if i[-1] in "ua"] == ["0u", "1a"]
@@ -834,7 +838,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             ("ASC", 99, range(0), False),
         ],
     )
-    async def test_pages_are_cut_from_either_end_and_ascend(
+    async def test_mrc2_mrc4_mdisc14_pages_are_cut_from_either_end_and_ascend(
         self, storage: Storage, thread: Thread, direction: Direction, page: int, places: range, more: bool
     ):
         await storage.commit_turn(TurnCommit(thread, tuple(message(f"m{n:02}") for n in range(1, 16))))
@@ -846,7 +850,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
     @pytest.mark.parametrize(
         ("per_page", "count", "more"), [(0, 0, True), (None, 8, False), (8, 8, False), (100, 8, False)]
     )
-    async def test_message_page_sizes_zero_all_and_exact(
+    async def test_mrc3_message_page_sizes_zero_all_and_exact(
         self,
         storage: Storage,
         thread: Thread,
@@ -861,7 +865,7 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert (len(answer.items), answer.total, answer.has_more) == (count, 8, more)
         assert [m.order for m in answer.items] == sorted(m.order for m in answer.items)
 
-    async def test_by_default_the_newest_forty_messages_are_listed(self, storage: Storage, thread: Thread):
+    async def test_mrc10_by_default_the_newest_forty_messages_are_listed(self, storage: Storage, thread: Thread):
         await self.roles(storage, thread, "u" * 50)
         answer = (await storage.list_messages(thread.id)).page
         assert ids_of(answer.items) == [f"{n}u" for n in range(10, 50)]
@@ -877,10 +881,29 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
             answer = (await storage.list_messages(thread.id, per_page=per_page)).page
             assert (answer.items, answer.total, answer.has_more) == ((), 0, False)
 
-    async def test_messages_of_an_unknown_thread_are_not_found(self, storage: Storage, unique: str):
+    async def test_th13_messages_of_an_unknown_thread_are_not_found(self, storage: Storage, unique: str):
         for per_page in (0, 40, None):
             with pytest.raises(NotFound):
                 await storage.list_messages(f"t-{unique}", per_page=per_page)
+
+    async def test_th13_messages_of_another_owners_thread_are_denied(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        done = await storage.commit_turn(TurnCommit(thread, turn()))
+        for per_page in (0, 40, None):
+            with pytest.raises(AccessDenied):
+                await storage.list_messages(thread.id, resource_id=f"other-{unique}", per_page=per_page)
+        listed = await storage.list_messages(thread.id, resource_id=thread.resource_id)
+        assert (listed.thread, listed.page.items) == (done.thread, done.messages)
+
+    async def test_mrc10_equal_times_are_listed_as_they_were_stored(self, storage: Storage, thread: Thread):
+        rows = [SavedMessage("user", {"format": 2}, name, None, 5) for name in ("z", "a", "m", "b")]
+        await storage.save_messages(thread.id, rows, resource_id=None)
+        for direction in ("ASC", "DESC"):
+            listed = await storage.list_messages(thread.id, direction=direction)
+            assert ids_of(listed.page.items) == ["z", "a", "m", "b"]
+        newest = await storage.list_messages(thread.id, per_page=2)
+        assert ids_of(newest.page.items) == ["m", "b"]
 
     # jobs
 
@@ -910,6 +933,15 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
         assert await storage.get_thread(f"none-{unique}") is None
 
     # set_title (case H34)
+
+    async def test_tt6_mdisc6_a_title_changes_nothing_else(self, storage: Storage, unique: str):
+        made = await storage.create_thread(NewThread(f"t-{unique}", unique, metadata={"workingMemory": "INITIAL"}))
+        changed = ThreadChange(metadata={"workingMemory": "UPDATED"})
+        updated = await storage.update_thread(made.id, changed, resource_id=None)
+        assert await storage.set_title(made, "Title") is True
+        stored = await storage.get_thread(made.id)
+        assert stored
+        assert (stored.title, stored.metadata, stored.created_at) == ("Title", updated.metadata, made.created_at)
 
     async def test_a_title_is_written_once(self, storage: Storage, thread: Thread):
         assert await storage.set_title(thread, "First") is True

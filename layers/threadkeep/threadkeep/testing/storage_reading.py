@@ -96,7 +96,9 @@ class ReadingContract(StorageBase):
 
     # include (M-RC-7, M-DISC-2)
 
-    async def test_mrc7_targets_and_neighbours_join_the_page_once_and_ascending(self, storage: Storage, thread: Thread):
+    async def test_mrc7_mdisc2_targets_and_neighbours_join_the_page_once_and_ascending(
+        self, storage: Storage, thread: Thread
+    ):
         await self.fill(storage, thread, 20)
         include = [Include("m010", 1, 2), Include("m011", 1, 1), Include("none", 3, 3), Include("m000", 5, 0)]
         answer = await storage.list_messages(thread.id, per_page=2, include=include)

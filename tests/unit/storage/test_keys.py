@@ -1,0 +1,70 @@
+"""The keys of stored rows. They cannot change after the first customer: each is written out here once."""
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadkeep.storage.dynamodb import keys
+from threadkeep.storage.order import order_key
+
+ODD = "a/b#c%"
+ENCODED = "a%2Fb%23c%25"
+ORDER = "001795984393767-0000000012"
+PLACES = st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 10**10 - 1))
+
+
+def test_every_key_is_as_it_has_always_been():
+    assert keys.SELF == "@"
+    assert keys.thread(ODD) == f"T#{ENCODED}"
+    assert keys.resource(ODD) == f"R#{ENCODED}"
+    assert keys.message(ORDER, ODD) == f"M#{ORDER}#{ENCODED}"
+    assert keys.message_key(ODD) == f"K#{ENCODED}"
+    assert keys.job(ODD) == f"J#{ENCODED}"
+    assert keys.clone(ODD) == f"C#{ENCODED}"
+    assert keys.directory(1_795_984_393_767, ODD) == f"T#001795984393767#{ENCODED}"
+    assert keys.moment(1_795_984_393_767, ODD) == f"001795984393767#{ENCODED}"
+    assert keys.receipt("a key") == "I#" + sha256(b"a key").hexdigest()
+
+
+def test_prefixes_find_what_they_name():
+    assert keys.message(ORDER, "m").startswith(keys.MESSAGE)
+    assert keys.job("run").startswith(keys.JOB)
+    assert keys.clone("t").startswith(keys.CLONE)
+    assert keys.directory(0, "t").startswith(keys.DIRECTORY)
+    assert len({keys.SELF[0], keys.MESSAGE[0], keys.JOB[0], keys.CLONE[0], keys.DIRECTORY[0]}) == 5
+    assert min(keys.SELF, keys.MESSAGE, keys.JOB, keys.CLONE, keys.DIRECTORY) == keys.SELF
+
+
+@given(st.text(min_size=1))
+def test_ids_are_read_back_from_keys(identifier: str):
+    assert keys.thread_of(keys.thread(identifier)) == identifier
+    assert keys.message_id_of(keys.message_key(identifier)) == identifier
+
+
+@given(PLACES, PLACES, st.text(min_size=1))
+def test_ranges_of_messages_hold_what_lies_in_them(place: tuple[int, int], edge: tuple[int, int], identifier: str):
+    row = keys.message(order_key(*place), identifier).encode()
+    assert (keys.messages_from(order_key(*edge)).encode() <= row) == (edge <= place)
+    assert (row <= keys.messages_to(order_key(*edge)).encode()) == (place <= edge)
+    assert row < keys.messages_end().encode()
+    assert keys.messages_to(order_key(*edge)) < keys.messages_end()
+
+
+@given(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1))
+def test_threads_sort_by_time(one: int, other: int):
+    assert (keys.moment(one, "t") < keys.moment(other, "t")) == (one < other)
+
+
+@pytest.mark.parametrize(
+    ("thread", "shard"),
+    [("a", "THREADS#3"), ("b", "THREADS#1"), ("thread-1", "THREADS#1"), ("日本", "THREADS#4"), ("a/b", "THREADS#4")],
+)
+def test_a_threads_shard_never_moves(thread: str, shard: str):
+    assert keys.shard(thread) == shard
+
+
+def test_threads_spread_over_eight_shards():
+    assert {keys.shard(f"thread-{n}") for n in range(200)} == {keys.shard_name(n) for n in range(8)}
+    assert keys.SHARDS == 8

@@ -1,0 +1,69 @@
+"""Every rule of threads, messages and turns is a test, or a row of docs/compatibility.md that says why not.
+
+A test is named after its rule: `test_th7_...`, `test_mrc4_...`, `test_drc2_...`, `test_h21_...`, several at once
+where it tests several; the docstring may name further ones.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (ROOT / "tests", ROOT / "layers/threadkeep/threadkeep/testing")
+CASES = (6, 7, 8, 11, 12, 13, 18, 19, 20, 21, 22, 29, 30, 31, 32, 33, 34)
+
+LAST = {
+    "TH": 18, "MS": 17, "M-RC": 10, "CTX": 7, "PR": 14, "LOOP": 14, "CALL": 3, "TT": 7, "CFG": 9, "RX": 3, "D-RC": 6,
+}  # fmt: skip
+RULES = (
+    *(f"{group}-{n}" for group, last in LAST.items() for n in range(1, last + 1)),
+    "TH-11a",
+    *(f"M-DISC-{n}" for n in (2, 4, 6, 11, 14)),
+    "D-DISC-20",
+    *(f"H{n:02}" for n in CASES),
+)
+DECIDED = {r for r in RULES if "DISC" in r or r.startswith("H")}  # these are tests, whatever the page says of them
+
+_IN_NAME = re.compile(
+    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|h)_?(\d+a?)(?![a-z0-9])"
+)
+_IN_TEXT = re.compile(r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX)-\d+a?\b|\bH\d\d\b")
+
+
+def _rule(group: str, number: str) -> str:
+    group = group.replace("_", "").upper()
+    group = re.sub(r"^([MD])(RC|DISC)$", r"\1-\2", group)
+    return f"H{number:>02}" if group == "H" else f"{group}-{number}"
+
+
+def _tests() -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for path in sorted(p for folder in FOLDERS for p in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield node
+
+
+@cache
+def in_tests() -> frozenset[str]:
+    named = {_rule(*found) for test in _tests() for found in _IN_NAME.findall(test.name)}
+    return frozenset(named | {rule for test in _tests() for rule in _IN_TEXT.findall(ast.get_docstring(test) or "")})
+
+
+@cache
+def in_the_page() -> frozenset[str]:
+    rows = [line for line in (ROOT / "docs/compatibility.md").read_text().splitlines() if line.startswith("|")]
+    return frozenset(rule for row in rows for rule in _IN_TEXT.findall(row))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_a_test_or_a_row(rule: str) -> None:
+    assert rule in (in_tests() if rule in DECIDED else in_tests() | in_the_page())
+
+
+def test_no_row_and_no_test_names_a_rule_that_does_not_exist() -> None:
+    known = {rule for rule in in_tests() | in_the_page() if rule.rpartition("-")[0] in LAST}
+    assert known <= set(RULES)
