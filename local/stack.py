@@ -279,9 +279,10 @@ class Stack:
         s3, functions = self.client("s3"), self.client("lambda")
         for bucket in (entry["Name"] for entry in s3.list_buckets()["Buckets"]):
             if bucket.startswith("aws-sam-cli-managed"):
-                for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", ()):
+                listed = s3.list_object_versions(Bucket=bucket)
+                for entry in [*listed.get("Versions", ()), *listed.get("DeleteMarkers", ())]:
                     if entry["Key"] not in deployed:
-                        s3.delete_object(Bucket=bucket, Key=entry["Key"])
+                        s3.delete_object(Bucket=bucket, Key=entry["Key"], VersionId=entry["VersionId"])
         for layer in functions.list_layers()["Layers"]:
             newest = layer["LatestMatchingVersion"]["Version"]
             for version in functions.list_layer_versions(LayerName=layer["LayerName"])["LayerVersions"]:
