@@ -7,7 +7,7 @@ export PYTHONPATH = layers/threadkeep:layers/agents
 export SAM_CLI_TELEMETRY = 0
 unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
 
-.PHONY: setup run up down lint test openapi deploy
+.PHONY: setup run up down lint test mutants openapi deploy
 
 setup:  ## Install what the lock files name, if they changed
 	@$(PYTHON3) local/setup.py
@@ -34,6 +34,9 @@ test: lint
 	$(PYTHON) -m coverage run -m pytest tests/unit tests/contract
 	$(PYTHON) -m coverage report
 	$(PYTHON) -m pytest tests/infra tests/e2e
+
+mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
+	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)
 
 openapi: setup  ## Write docs/openapi.json from the route table
 	$(PYTHON) -m threadkeep.http.openapi

@@ -176,6 +176,25 @@ async def test_loop12_calls_of_one_step_run_together_and_keep_their_order(house)
     assert [o.result for o in result.steps[0].outcomes] == ["a", "b"]
 
 
+async def test_loop12_at_most_ten_calls_run_at_once(house):
+    running, most = 0, 0
+
+    @tool
+    async def work(n: int) -> int:
+        """Work for a moment."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return n
+
+    h = house(calls(*(("work", {"n": n}) for n in range(12))), "done", tools=[work])
+    result = await h.turn("go")
+    assert [o.result for o in result.steps[0].outcomes] == list(range(12))
+    assert most == 10
+
+
 async def test_a_tool_learns_who_calls_it(house):
     h = house(calls(("who", {})), "done", tools=[who])
     result = await h.turn("go", resource="ana")
