@@ -5,12 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadkeep.errors import Conflict, TooLarge
+from threadkeep.errors import AccessDenied, Conflict, InvalidInput, TooLarge
 from threadkeep.storage import rules
 from threadkeep.storage.order import order_key
-from threadkeep.storage.port import Budget, Message, NewMessage, Thread
+from threadkeep.storage.port import (
+    Budget,
+    Message,
+    MessageFilter,
+    NewMessage,
+    Receipt,
+    SavedMessage,
+    Thread,
+    ThreadChange,
+)
 
 THREAD = Thread("t", "r", "Title", {"a": 1}, created_at=1000, updated_at=2000, seq=7, last_at=1900, message_count=5)
+COPY_OF_M = "c2252b66-751c-5be5-b059-f71c763e05d6"
 TIMES = st.lists(st.integers(0, 5000), max_size=8)
 
 
@@ -76,6 +86,58 @@ def test_the_caller_and_the_numbered_message_have_the_same_body():
     _, (stored,) = rules.number(THREAD, (message,))
     assert (stored.id, stored.thread_id, stored.role, stored.type) == ("m", "t", "assistant", "text")
     assert stored.content == message.content
+
+
+# messages saved outside of turns, changes of threads
+
+
+def test_ms4_messages_without_an_id_get_different_ones_and_the_last_of_one_id_counts():
+    given = [SavedMessage("user", {"n": n}, i) for n, i in enumerate((None, "a", None, "", "a"))]
+    found = rules.with_ids(given, 0)
+    assert len(found) == 4 and all(found)
+    assert found["a"].content == {"n": 4}
+
+
+@pytest.mark.parametrize(("at", "fits"), [(0, True), (-1, False), (86_400_005, True), (86_400_006, False)])
+def test_ms4_a_time_may_lie_a_day_ahead(at: int, fits: bool):
+    given = [SavedMessage("user", {}, "a", created_at=at)]
+    if fits:
+        assert list(rules.with_ids(given, 5)) == ["a"]
+    else:
+        with pytest.raises(InvalidInput, match="createdAt"):
+            rules.with_ids(given, 5)
+
+
+def test_ms4_too_large_a_message_is_refused():
+    with pytest.raises(TooLarge):
+        rules.with_ids([SavedMessage("user", {"x": "x" * rules.MAX_CONTENT_BYTES})], 0)
+
+
+@pytest.mark.parametrize(("now", "at"), [(0, 2001), (2000, 2001), (2001, 2001), (2002, 2002)])
+def test_th8_a_change_raises_the_time_of_the_last_one(now: int, at: int):
+    after = rules.changed(THREAD, ThreadChange("New"), now)
+    assert (after.updated_at, after.version, after.created_at) == (at, THREAD.version + 1, 1000)
+    assert rules.without(THREAD, 2, now) == replace(THREAD, message_count=3, updated_at=at, version=THREAD.version + 1)
+
+
+def test_a_copys_ids_are_the_same_in_every_process():
+    assert rules.copy_id(THREAD, "m") == COPY_OF_M
+    others = [(replace(THREAD, id="u"), "m"), (replace(THREAD, created_at=1001), "m"), (THREAD, "n")]
+    assert len({COPY_OF_M, *(rules.copy_id(*other) for other in others)}) == 4
+
+
+def test_a_resource_that_is_named_must_own_the_thread():
+    assert rules.check_owner(THREAD, None) is rules.check_owner(THREAD, "r") is THREAD
+    with pytest.raises(AccessDenied):
+        rules.check_owner(THREAD, "other")
+
+
+@pytest.mark.parametrize(("deadline", "free"), [(4, True), (5, False), (6, False)])
+def test_h21_a_receipt_is_held_until_its_deadline_is_over(deadline: int, free: bool):
+    claim = Receipt("k", "mine", "h", "running", 100)
+    held = replace(claim, run_id="other", deadline=deadline)
+    assert rules.may_take(held, claim, 5) is free
+    assert rules.may_take(None, claim, 5) and rules.may_take(claim, claim, 999)
 
 
 # same_thread
@@ -239,3 +301,49 @@ def test_more_is_promised_only_where_more_is(total: int, page: int, per_page: in
     answer = rules.page_of(cut, total=total, page=page, per_page=per_page)
     assert (answer.total, answer.page, answer.per_page, answer.has_more) == (total, page, per_page, has_more)
     assert answer.items == tuple(cut)
+
+
+# filters
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        (None, None, (0, 10**15 - 1)),
+        (0, 0, (0, 0)),
+        (-5, -5, (0, -1)),
+        (None, -1, (0, -1)),
+        (7, 9, (7, 9)),
+        (10**18, 10**18, (10**15 - 1, 10**15 - 1)),
+    ],
+)
+def test_mrc5_a_range_of_times_is_cut_to_what_an_order_can_hold(since, until, expected):
+    assert rules.time_range(MessageFilter(since=since, until=until)) == expected
+
+
+def test_a_filter_may_look_at_ten_thousand_messages():
+    rules.check_walk(10_000)
+    with pytest.raises(InvalidInput, match="filter: .*more than 10000 messages"):
+        rules.check_walk(10_001)
+    with pytest.raises(InvalidInput, match="resourceId"):
+        rules.check_walk(10_001, "resourceId")
+
+
+@pytest.mark.parametrize(
+    ("match", "leaves_out"),
+    [
+        (MessageFilter(), False),
+        (MessageFilter(metadata={}), False),
+        (MessageFilter(since=0), True),
+        (MessageFilter(until=0), True),
+        (MessageFilter(roles=frozenset()), True),
+        (MessageFilter(metadata={"a": None}), True),
+    ],
+)
+def test_an_empty_filter_leaves_nothing_out(match: MessageFilter, leaves_out: bool):
+    assert rules.is_filter(match) is leaves_out
+
+
+def test_rows_are_parted_into_what_fits_one_transaction():
+    assert [len(part) for part in rules.chunks(range(100))] == [44, 44, 12]
+    assert rules.chunks([]) == [] and rules.chunks([1, 2, 3], 2) == [[1, 2], [3]]
