@@ -34,11 +34,12 @@ def _one_or_more(value: Json) -> Json:
     return [value] if isinstance(value, str) else value
 
 
-MessageId = Annotated[
-    str,
-    AfterValidator(_checked_message_id),
-    Field(json_schema_extra={"minLength": 1, "maxLength": ids.MAX_BYTES, "pattern": r"^[^\u0000-\u001f\u007f]+$"}),
-]
+MESSAGE_ID_SCHEMA: dict[str, Json] = {
+    "minLength": 1,
+    "maxLength": ids.MAX_BYTES,
+    "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$",
+}
+MessageId = Annotated[str, AfterValidator(_checked_message_id), Field(json_schema_extra=MESSAGE_ID_SCHEMA)]
 Neighbours = Annotated[int, Field(ge=0, le=MAX_NEIGHBOURS)]
 
 

@@ -18,7 +18,7 @@ from pydantic import (
 from threadkeep import clock, jsontext
 from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound, TooLarge
 from threadkeep.http import repeats, size, wire
-from threadkeep.http.messages import MessageId
+from threadkeep.http.messages import MESSAGE_ID_SCHEMA, MessageId
 from threadkeep.http.query import Moment
 from threadkeep.http.route import Call, Route
 from threadkeep.jsontext import Json
@@ -139,7 +139,7 @@ def _bare(row: Json) -> Json:
     return (jsontext.as_object(row) or {}).get("id", row)
 
 
-_ONE_ID: dict[str, Json] = {"type": "string", "minLength": 1}
+_ONE_ID: dict[str, Json] = {"type": "string", **MESSAGE_ID_SCHEMA}
 _ID_OBJECT: dict[str, Json] = {"type": "object", "required": ["id"], "properties": {"id": _ONE_ID}}
 _ANY_ID: dict[str, Json] = {"anyOf": [_ONE_ID, _ID_OBJECT]}
 

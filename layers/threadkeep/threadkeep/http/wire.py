@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from threadkeep import clock, ids, jsontext
 from threadkeep.jsontext import Json
-from threadkeep.memory.filters import metadata_key_problem
+from threadkeep.memory.filters import KEY_PATTERN, MAX_KEY, metadata_key_problem
 from threadkeep.storage import port
 from threadkeep.storage.port import Direction
 
@@ -75,7 +75,8 @@ PerPage = Annotated[
 ]
 Title = Annotated[str, Field(max_length=MAX_TITLE)]
 Metadata = Annotated[dict[str, Json], AfterValidator(_metadata_fits)]
-WantedMetadata = Annotated[dict[str, Json], AfterValidator(_legal_keys)]
+_KEY_SCHEMA: dict[str, Json] = {"propertyNames": {"pattern": f"^{KEY_PATTERN}$", "maxLength": MAX_KEY}}
+WantedMetadata = Annotated[dict[str, Json], AfterValidator(_legal_keys), Field(json_schema_extra=_KEY_SCHEMA)]
 AgentId = AliasChoices("agentId", "networkId")  # how the name arrives; clients of networks use the second
 
 

@@ -4,7 +4,9 @@ import re
 
 MAX_KEY = 128  # characters
 
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KEY_PATTERN = "[A-Za-z_][A-Za-z0-9_]*"
+
+_KEY = re.compile(KEY_PATTERN)
 _RESERVED = {"__proto__", "prototype", "constructor"}
 
 
