@@ -155,9 +155,25 @@ BAD = [
     listing("orderBy[field]=createdAt&orderBy[direction]=UP", "orderBy.direction"),
     listing("resourceId=a%20b", "resourceId"),
     listing("metadata=%7Bbroken", "metadata"),
-    listing("metadata=%7B%22a%22%3A%7B%7D%7D", "metadata"),
+    listing("metadata=%7B%22a.b%22%3A1%7D", "metadata"),
     Case("GET", f"{THREADS}/t/messages?page=-1", names="page"),
     Case("GET", f"{THREADS}/t/messages?perPage=abc", names="perPage"),
+    Case("GET", f"{THREADS}/t/messages?filter=%7Bbroken", names="filter"),
+    Case("GET", f"{THREADS}/t/messages?filter[dateRange][start]=yesterday", names="filter.dateRange.start"),
+    Case("GET", f"{THREADS}/t/messages?filter=%7B%22roles%22%3A5%7D", names="filter.roles"),
+    Case("GET", f"{THREADS}/t/messages?include=m", names="include"),
+    Case("GET", f"{THREADS}/t/messages?include=%5B%7B%7D%5D", names="include.0.id"),
+    # changing, copying, saving, deleting
+    Case("PATCH", f"{THREADS}/t", {"title": 5}, "title"),
+    Case("PATCH", f"{THREADS}/t", {"metadata": None}, "metadata"),
+    Case("POST", f"{THREADS}/t/transfer", {}, "resourceId"),
+    Case("POST", f"{THREADS}/t/clone", {"newThreadId": "a/b"}, "newThreadId"),
+    Case("POST", f"{THREADS}/t/clone", {"options": {"messageLimit": -1}}, "options.messageLimit"),
+    Case("POST", "/api/memory/save-messages", {"messages": {}}, "messages"),
+    Case("POST", "/api/memory/save-messages", {"messages": [{"role": "user", "content": "x"}]}, "messages.0.threadId"),
+    Case("POST", "/api/memory/messages/delete", {}, "messageIds"),
+    Case("POST", "/api/memory/messages/delete", {"messageIds": ["a", ""]}, "messageIds.1"),
+    Case("GET", "/api/memory/status", names="agentId"),
     Case("GET", f"{THREADS}/a%20b", names="threadId"),
     Case("DELETE", f"{THREADS}/{LONG}", names="threadId"),
     Case("GET", f"{THREADS}/a%23b/messages", names="threadId"),
@@ -185,6 +201,9 @@ MISSING = [
     ("GET", f"{THREADS}/no-such-thread", None, "Thread not found"),
     ("GET", f"{THREADS}/no-such-thread/messages", None, "Thread not found"),
     ("DELETE", f"{THREADS}/no-such-thread", None, "Thread not found"),
+    ("PATCH", f"{THREADS}/no-such-thread", {"title": "x"}, "Thread not found"),
+    ("POST", f"{THREADS}/no-such-thread/transfer", {"resourceId": "r-1"}, "Thread not found"),
+    ("POST", f"{THREADS}/no-such-thread/clone", {}, "Source thread not found"),
     ("GET", "/", None, "Not Found"),
     ("GET", "/api/nothing", None, "Not Found"),
     ("POST", "/health", None, "Not Found"),
@@ -231,6 +250,7 @@ def test_another_owners_thread_is_403_and_stays_as_it_is(
 ) -> None:
     application.say("@say ok", thread, owner)
     other = new_id("owner")
+    row = {"threadId": thread, "role": "user", "content": "x"}
     with unchanged():
         answers = [
             application.http.post(GENERATE, json={"messages": "hi", "memory": {"thread": thread, "resource": other}}),
@@ -238,9 +258,12 @@ def test_another_owners_thread_is_403_and_stays_as_it_is(
             application.http.get(f"{THREADS}/{thread}?resourceId={other}"),
             application.http.get(f"{THREADS}/{thread}/messages?resourceId={other}"),
             application.delete(thread, other),
+            application.http.patch(f"{THREADS}/{thread}", json={"title": "x", "resourceId": other}),
+            application.http.post(f"{THREADS}/{thread}/clone?resourceId={other}", json={}),
+            application.http.post("/api/memory/save-messages", json={"messages": [row | {"resourceId": other}]}),
         ]
     refused = {"error": "Access denied: thread belongs to a different resource"}
-    assert [(a.status_code, a.json()) for a in answers] == [(403, refused)] * 5
+    assert [(a.status_code, a.json()) for a in answers] == [(403, refused)] * 8
 
 
 # --- who is calling ---

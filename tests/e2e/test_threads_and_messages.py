@@ -174,6 +174,24 @@ def test_deleted_messages_are_gone_and_the_total_is_exact(long: Long) -> None:
     assert ([m["id"] for m in page["messages"]], page["total"]) == (ids[:10] + ids[90:], 20)
 
 
+def test_a_message_of_3_mb_makes_the_round_trip_also_as_a_copy(
+    application: Application, thread: str, owner: str
+) -> None:
+    application.create(thread, owner)
+    text = "3 MB of text. " * 220_000
+    rows = [row(n, thread, owner) for n in range(3)]
+    rows[1]["content"] = {"format": 2, "parts": [{"type": "text", "text": text}]}
+    saved = application.http.post(f"{SAVE}?agentId=assistant", json={"messages": rows})
+    assert saved.status_code == 200, saved.text[:200]
+    clone = application.http.post(f"{THREADS}/{thread}/clone", json={}).json()["thread"]["id"]
+    for found in (thread, clone):
+        listed = application.http.get(f"{THREADS}/{found}/messages").json()
+        assert [m["content"] for m in listed["messages"]] == [r["content"] for r in rows]
+    application.delete(thread, owner)
+    eventually(lambda: not [key for key in application.rows_of(thread) if not key[1].startswith("C#")], 60)
+    assert application.http.get(f"{THREADS}/{clone}/messages").json()["messages"][1]["content"] == rows[1]["content"]
+
+
 def test_a_changed_thread_keeps_what_is_not_named(application: Application, thread: str, owner: str) -> None:
     created = application.create(thread, owner, title="First", metadata={"n": 0.1}).json()
     time.sleep(0.002)

@@ -192,12 +192,18 @@ def test_bad_keys_are_refused(ada: House, key: str) -> None:
 
 
 def test_a_reply_that_could_not_be_sent_is_refused_before_saving(ada: House) -> None:
-    """A text stands twice in the stored form, so the reply may be larger than the request."""
-    big = message(content="x" * 150_000)
-    status, reply = save(ada, *[big | {"id": str(n)} for n in range(17)])
+    """A quote takes two bytes of the request, and four of the reply, which is JSON inside Lambda's JSON."""
+    quotes = message(content=V2 | {"parts": [{"type": "text", "text": '"' * 100_000}]})
+    status, reply = save(ada, *[quotes | {"id": str(n)} for n in range(15)])
     assert (status, reply) == (413, {"error": "Reply too large: save fewer messages at once"})
     assert listed(ada) == []
-    assert save(ada, *[big | {"id": str(n)} for n in range(4)])[0] == 200
+    assert save(ada, *[quotes | {"id": str(n)} for n in range(10)])[0] == 200
+
+
+def test_ms1_a_long_text_is_kept_once(ada: House) -> None:
+    _, reply = save(ada, message(content="x" * 3_000_000))
+    assert reply["messages"][0]["content"] == {"format": 2, "parts": [{"type": "text", "text": "x" * 3_000_000}]}
+    assert listed(ada) == reply["messages"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from threadkeep.http.messages import MESSAGE_ID_SCHEMA, MessageId
 from threadkeep.http.query import Moment
 from threadkeep.http.route import Call, Route
 from threadkeep.jsontext import Json
+from threadkeep.memory import messages
 from threadkeep.memory.messages import Content
 from threadkeep.storage import rules
 from threadkeep.storage.port import SavedMessage, Storage
@@ -180,8 +181,8 @@ async def save_messages(call: Call[wire.OwnerQuery, SaveMessages]) -> SavedMessa
     owners = await _checked_owners(storage, rows)
     stored: dict[tuple[str, str], wire.Message] = {}
     for thread_id, owner in owners.items():
-        messages = [row.message for row in rows if row.thread_id == thread_id]
-        for saved in await storage.save_messages(thread_id, messages, resource_id=owner):
+        own = [row.message for row in rows if row.thread_id == thread_id]
+        for saved in await storage.save_messages(thread_id, own, resource_id=owner):
             stored[thread_id, saved.id] = wire.message(saved, owner)
     wanted = dict.fromkeys((row.thread_id, str(row.message.id)) for row in rows)
     return SavedMessages(messages=[stored[key] for key in wanted])
@@ -234,7 +235,7 @@ def _type(given: MessageToSave, content: Content) -> str | None:
 
 def _content(given: Json) -> Content:
     if isinstance(given, str):
-        return {"format": 2, "parts": [{"type": "text", "text": given}], "content": given}
+        return messages.content([{"type": "text", "text": given}])
     return {"format": 2, **given}
 
 
