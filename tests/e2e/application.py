@@ -1,8 +1,12 @@
 """The deployed application as a test drives it: turns over HTTP, and a look at what the table holds."""
 
+import os
+import signal
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -91,3 +95,21 @@ class Application:
 
         eventually(lambda: not due())
         return self.rows()
+
+
+def workers(application: Application, function: str) -> list[int]:
+    """The processes that run a deployed function now."""
+    emulator = application.stack.pid("emulator")
+    listed = subprocess.run(["ps", "-ww", "-e", "-o", "pid=,ppid=,command="], capture_output=True, text=True).stdout
+    rows = [line.split(maxsplit=2) for line in listed.splitlines()]
+    return [int(pid) for pid, parent, command in rows if int(parent) == emulator and f"-{function}-" in command]
+
+
+def kill(application: Application, function: str) -> None:
+    """Kill a deployed function where it stands."""
+    running = workers(application, function)
+    assert running, f"{function} does not run"
+    for pid in running:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not set(running) & set(workers(application, function)))

@@ -40,3 +40,13 @@ def hold(scripted: ScriptedModel, aside: object) -> Iterator[str]:
     name = new_id("hold")
     yield name
     scripted.release(name)
+
+
+@pytest.fixture
+def impatient(application: Application) -> Iterator[None]:
+    """What was taken from the queue and not done comes back after 3 seconds, not after half an hour."""
+    sqs, url = application.stack.client("sqs"), application.stack.outputs["AfterTurnQueueUrl"]
+    usual = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "3"})
+    yield
+    sqs.set_queue_attributes(QueueUrl=url, Attributes=usual)

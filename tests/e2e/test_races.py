@@ -1,16 +1,12 @@
 """Races, kills and deletes on the deployed application: everybody gets the right answer, nothing is half done."""
 
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.e2e.application import Application, Row, eventually, new_id
+from tests.e2e.application import Application, Row, eventually, kill, new_id
 from tests.e2e.racers import race
 from tests.scripted.server import ScriptedModel
 
@@ -21,24 +17,6 @@ GENERATE = "/api/agents/assistant/generate"
 def kept(rows: dict[tuple[str, str], Row]) -> dict[tuple[str, str], Row]:
     """The rows that last: a run that was killed leaves its receipt until its deadline (case H21)."""
     return {key: row for key, row in rows.items() if not key[0].startswith("I#")}
-
-
-def workers(application: Application, function: str) -> list[int]:
-    """The processes that run a deployed function now."""
-    emulator = application.stack.pid("emulator")
-    listed = subprocess.run(["ps", "-ww", "-e", "-o", "pid=,ppid=,command="], capture_output=True, text=True).stdout
-    rows = [line.split(maxsplit=2) for line in listed.splitlines()]
-    return [int(pid) for pid, parent, command in rows if int(parent) == emulator and f"-{function}-" in command]
-
-
-def kill(application: Application, function: str) -> None:
-    """Kill a deployed function where it stands."""
-    running = workers(application, function)
-    assert running, f"{function} does not run"
-    for pid in running:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not set(running) & set(workers(application, function)))
 
 
 # --- one thread, many at once ---
@@ -132,16 +110,6 @@ def test_a_title_needs_nothing_of_the_process_that_answered(application: Applica
     application.say("Hello\n@say ok", thread, owner)
     kill(application, "GenerateFunction")
     assert eventually(lambda: application.thread(thread)["title"]).startswith("You said: User: Hello")
-
-
-@pytest.fixture
-def impatient(application: Application) -> Iterator[None]:
-    """What was taken from the queue and not done comes back after 3 seconds, not after half an hour."""
-    sqs, url = application.stack.client("sqs"), application.stack.outputs["AfterTurnQueueUrl"]
-    usual = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "3"})
-    yield
-    sqs.set_queue_attributes(QueueUrl=url, Attributes=usual)
 
 
 @pytest.mark.usefixtures("impatient")
