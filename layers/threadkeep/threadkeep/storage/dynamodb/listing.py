@@ -28,7 +28,7 @@ class ThreadLists(Part):
         else:
             listed = self._directory if order_by == "createdAt" else self._by_update
             total, found = await asyncio.gather(self._thread_count(resource_id), listed(resource_id, end, direction))
-        threads = await self._threads(rules.cut(found, page, per_page))
+        threads = await self._threads(rules.cut(found, page, per_page), resource_id)
         return rules.page_of(threads, total=total, page=page, per_page=per_page)
 
     async def _thread_count(self, resource_id: str) -> int:
@@ -58,8 +58,12 @@ class ThreadLists(Part):
             ids = [t.id for t in sorted(await self._threads(ids), key=lambda t: (t.updated_at, t.id))]
         return total, ids if direction == "ASC" else ids[::-1]
 
-    async def _threads(self, ids: Sequence[str]) -> list[Thread]:
-        """The live threads of these ids, in this order."""
+    async def _threads(self, ids: Sequence[str], resource_id: str | None = None) -> list[Thread]:
+        """The live threads of these ids, in this order; only the resource's own, whatever a list said that is older.
+
+        An index that changes while its pages are read may name a thread twice.
+        """
+        ids = list(dict.fromkeys(ids))
         rows = await self._table.batch_get([items.thread_key(i) for i in ids])
         found = {t.id: t for t in map(items.thread_from, filter(items.is_ready, rows))}
-        return [found[i] for i in ids if i in found]
+        return [found[i] for i in ids if i in found and resource_id in (None, found[i].resource_id)]
