@@ -248,3 +248,40 @@ async def test_a_turn_on_a_copy_on_its_way_is_refused(storage: DynamoDBStorage, 
     assert source is not None
     with pytest.raises(ThreadGone):
         await storage.commit_turn(TurnCommit(source.__class__("copy", "r", "", None, 1, 1), turn()))
+
+
+async def test_a_copy_that_is_given_up_while_it_is_watched_is_left_alone(
+    storage: DynamoDBStorage, faults: Faults, monkeypatch: pytest.MonkeyPatch
+):
+    await long_thread(storage)
+    faults.plan("TransactWriteItems", sent, sent, DENIED)
+    with pytest.raises(StoreUnavailable):
+        await storage.clone_thread(CloneRequest("t", NewThread("copy", "r")))
+    await storage.delete_thread("t", resource_id="r")
+    row = await storage._row("copy")
+    assert row is not None
+
+    async def given_up(_: float) -> None:
+        await storage._abandon(clones.steps.copying_of(row))
+
+    monkeypatch.setattr(clones.asyncio, "sleep", given_up)
+    await storage.finish_clone("copy")
+    assert (await storage.load_turn("copy", last_messages=1)).deleting is True
+
+
+async def test_h02_a_list_that_is_older_than_a_transfer_shows_nobody_the_thread(
+    storage: DynamoDBStorage, monkeypatch: pytest.MonkeyPatch
+):
+    """The index by updatedAt lags behind the table, and the directory is read before the threads."""
+    await storage.create_thread(NewThread("t", "ana", "private"))
+    await storage.create_thread(NewThread("mine", "ana"))
+    await storage.transfer_thread("t", "bo", resource_id="ana")
+
+    async def stale(*_: object) -> list[str]:
+        return ["t", "mine", "mine"]
+
+    monkeypatch.setattr(storage, "_by_update", stale)
+    monkeypatch.setattr(storage, "_directory", stale)
+    for field in ("updatedAt", "createdAt"):
+        page = await storage.list_threads("ana", order_by=field)
+        assert [thread.id for thread in page.items] == ["mine"]

@@ -89,7 +89,7 @@ class Clones(Part):
             seen = items.get_number(row, "version")
             await asyncio.sleep(WATCH_SECONDS)
             row = await self._row(thread_id)
-            if row is not None and items.get_number(row, "version") == seen and not items.is_ready(row):
+            if row is not None and steps.is_left(row, seen):
                 await self._finish(steps.copying_of(row))
                 return
 

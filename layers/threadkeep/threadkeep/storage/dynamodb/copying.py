@@ -76,6 +76,11 @@ def copying_of(row: "Item") -> Copying:
     )
 
 
+def is_left(row: "Item", version: int) -> bool:
+    """Whether a copy is still on its way and has made no step since its row had this version."""
+    return items.get_text(row, "state") == items.CLONING and items.get_number(row, "version") == version
+
+
 def advanced(copying: Copying, rows: "Sequence[Item]") -> Copying:
     """The copy once these messages are copied."""
     thread, last = copying.thread, rows[-1]
