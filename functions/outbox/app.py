@@ -10,7 +10,7 @@ from threadkeep.outbox import forward, remove_bodies
 
 def handler(event: dict[str, Any], context: object) -> dict[str, Any]:
     records, bodies = event["Records"], bucket()
-    if bodies is not None:
-        asyncio.run(remove_bodies(records, bodies))
     failed = forward(records, queue(), settings().after_turn_queue_url)
+    if bodies is not None:  # last: while the bucket fails, tasks still get through
+        asyncio.run(remove_bodies(records, bodies))
     return {"batchItemFailures": [{"itemIdentifier": failed}] if failed else []}

@@ -1,13 +1,16 @@
 """From the table's stream to the queue and back (DESIGN 4, case H30)."""
 
 import json
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.fakes import FakeModel
 from threadkeep import outbox
+from threadkeep.errors import NotFound, StoreUnavailable, ThreadGone
 from threadkeep.models.registry import Models
 from threadkeep.storage.dynamodb import items
 from threadkeep.storage.dynamodb.stream import Task, task_of
@@ -107,3 +110,31 @@ async def test_the_after_turn_events_are_performed() -> None:
     await storage.delete_thread("thr-1", resource_id="user-ada")
     await outbox.perform(services, body)
     assert (await storage.load_turn("thr-1", last_messages=1)).deleting is False
+
+
+@pytest.mark.parametrize("gone", [NotFound("Source thread not found"), ThreadGone("copy")])
+async def test_a_copy_that_cannot_be_finished_does_not_hold_back_its_purge(gone: Exception) -> None:
+    class Gone(InMemoryStorage):
+        async def finish_clone(self, thread_id: str) -> None:
+            raise gone
+
+    services = Services(Gone(), Models(adapters={}))
+    await outbox.perform(services, json.dumps({"kind": "clone", "threadId": "copy", "runId": ""}))
+
+
+def test_tasks_are_sent_also_while_the_bucket_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+
+    class Broken:
+        async def delete(self, blobs: list[str]) -> None:
+            raise StoreUnavailable("the bucket is down")
+
+    monkeypatch.setenv("AFTER_TURN_QUEUE_URL", "url")
+    app = runpy.run_path(str(EVENTS.parent / "functions/outbox/app.py"))
+    names = app["handler"].__globals__
+    monkeypatch.setitem(names, "bucket", Broken)
+    monkeypatch.setitem(names, "queue", lambda: queue)
+    monkeypatch.setitem(names, "settings", lambda: SimpleNamespace(after_turn_queue_url="url"))
+    with pytest.raises(StoreUnavailable):
+        app["handler"]({"Records": [record(TOMBSTONE, "MODIFY")]}, None)
+    assert len(queue.entries) == 1

@@ -7,9 +7,11 @@ id is the stream's event, so a batch that is delivered again sends nothing twice
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadkeep import jsontext
+from threadkeep.errors import NotFound, ThreadGone
 from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.stream import Task, task_of, unused_blob
 from threadkeep.turn import after
@@ -61,6 +63,7 @@ async def perform(services: Services, body: str) -> None:
     if task["kind"] == "finish_turn":
         await after.finish_turn(services, task["threadId"], task["runId"])
     elif task["kind"] == "clone":
-        await services.storage.finish_clone(task["threadId"])
+        with suppress(NotFound, ThreadGone):  # the source or the copy was deleted: the purge is next in the group
+            await services.storage.finish_clone(task["threadId"])
     else:
         await after.purge(services, task["threadId"])

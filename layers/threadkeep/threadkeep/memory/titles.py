@@ -10,6 +10,7 @@ from threadkeep.models.port import ModelRequest, PromptMessage, TextPart
 from threadkeep.storage.port import Message
 
 MAX_TITLE = 200  # characters; the model is asked for 80 (TT-3)
+TIMEOUT = 30.0  # seconds; well within the function's time
 _EXCERPT = 200  # characters of a tool's arguments or result
 _INSTRUCTIONS = (
     "Name this conversation. Answer with a title only, of at most 80 characters, that says what it is about. "
@@ -33,6 +34,7 @@ def title_request(model: str, messages: Iterable[Message], instructions: str | N
             PromptMessage("system", (TextPart(instructions or _INSTRUCTIONS),)),
             PromptMessage("user", (TextPart(transcript),)),
         ),
+        timeout=TIMEOUT,
     )
 
 
