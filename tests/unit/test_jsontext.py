@@ -230,3 +230,13 @@ def test_depth_counts_nested_arrays_and_objects(value, depth):
 )
 def test_same_compares_with_types_at_any_depth(one: jsontext.Json, other: jsontext.Json, equal: bool):
     assert jsontext.same(one, other) is jsontext.same(other, one) is equal
+
+
+def test_h24_what_is_sent_holds_no_lone_surrogate_at_any_depth() -> None:
+    given = {"a": ["\ud83d x", {"\ud800": "\ud83d\ude00", "n": 1}], "b": b"\xff", "c": None, "d": "é"}
+    assert jsontext.sendable(given) == {
+        "a": ["\ufffd x", {"\ufffd": "\U0001f600", "n": 1}],
+        "b": b"\xff",
+        "c": None,
+        "d": "é",
+    }

@@ -31,8 +31,25 @@ def loads(text: str | bytes) -> Json:
 
 def dumps(value: Json) -> str:
     """Write compact JSON text; a lone surrogate is replaced, NaN and Infinity raise `ValueError`."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return valid(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+
+def valid(text: str) -> str:
+    """The text with lone surrogates replaced and pairs of them joined, so that it can be sent as UTF-8 (case H24)."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def sendable(value: Any) -> Any:
+    """The same arrays and objects with every text `valid`; for clients that write JSON themselves."""
+    match value:
+        case str():
+            return value if value.isascii() else valid(value)
+        case dict():
+            return {sendable(key): sendable(item) for key, item in cast(dict[Any, Any], value).items()}
+        case list():
+            return [sendable(item) for item in cast(list[Any], value)]
+        case _:
+            return value
 
 
 def depth(value: Json) -> int:

@@ -404,3 +404,8 @@ def test_one_adapter_serves_several_event_loops(scripted, ask):
         return answer.text
 
     assert [asyncio.run(turn()) for _ in range(2)] == ["hi", "hi"]
+
+
+def test_h24_a_lone_surrogate_is_replaced_on_its_way_to_the_model(scripted, ask):
+    (answer,) = run(scripted.url, ask("@say a \ud83d b"))
+    assert answer.text == "a \ufffd b"

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable
-from threadkeep.jsontext import Json, as_array, as_object, dumps
+from threadkeep.jsontext import Json, as_array, as_object, dumps, sendable
 from threadkeep.models import failures
 from threadkeep.models.port import (
     FilePart,
@@ -117,7 +117,7 @@ class BedrockModel:
         _deadline.set(time.monotonic() + timeout)
         try:
             client = self._make_client(max(1, int(timeout)))
-            return cast(dict[str, Json], client.converse(**body))
+            return cast(dict[str, Json], client.converse(**sendable(body)))
         except ClientError as error:
             raise _refused(error.response) from error
         except BotoCoreError as error:

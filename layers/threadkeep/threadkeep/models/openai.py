@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import ModelRejected, ModelUnavailable
 from threadkeep.ids import new_id
-from threadkeep.jsontext import Json, as_array, as_object, dumps, loads
+from threadkeep.jsontext import Json, as_array, as_object, dumps, loads, sendable
 from threadkeep.models import failures
 from threadkeep.models.port import (
     FilePart,
@@ -61,7 +61,7 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(request.timeout):
                 key = await self._read_key()
-                reply = await self._send(key, {**body, "timeout": request.timeout})
+                reply = await self._send(key, {**sendable(body), "timeout": request.timeout})
         except TimeoutError as error:
             raise failures.timed_out(request.timeout) from error
         return self._response(reply, request.model, key)
