@@ -362,3 +362,10 @@ def test_saved_messages_are_what_the_next_turn_remembers(ada: House) -> None:
     _, reply = ada.call("POST", "/api/agents/{agentId}/generate", path={"agentId": "assistant"}, body=body)
     assert [m["content"]["content"] for m in reply["rememberedMessages"]] == ["My boat is Petrel", "Noted"]
     assert asyncio.run(ada.store.get_thread("thr-1")).message_count == 4  # type: ignore[union-attr]
+
+
+def test_a_signals_tag_name_is_its_type_and_as_short(ada: House) -> None:
+    signal = {"format": 2, "parts": [], "metadata": {"signal": {"tagName": "x" * 129}}}
+    status, reply = save(ada, message(role="signal", content=signal))
+    assert (status, reply["issues"][0]["field"]) == (400, "messages.0.content.metadata.signal.tagName")
+    assert listed(ada) == []

@@ -60,6 +60,9 @@ def test_cfg7_a_call_merges_over_the_memory():
         ({"lastMessages": "5"}, "memory.options.lastMessages"),
         ({"readOnly": "yes"}, "memory.options.readOnly"),
         ({"generateTitle": {"minMessages": 0}}, "memory.options.generateTitle.minMessages"),
+        ({"generateTitle": {"model": "m" * 513}}, "memory.options.generateTitle.model"),
+        ({"generateTitle": {"instructions": "x" * 20_001}}, "memory.options.generateTitle.instructions"),
+        ({"generateTitle": {"instructions": 5}}, "memory.options.generateTitle.instructions"),
         ([], "memory.options"),
     ],
 )

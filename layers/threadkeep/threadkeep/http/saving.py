@@ -211,6 +211,9 @@ def _rows(call: Call[wire.OwnerQuery, SaveMessages]) -> list[_Row]:
             issues.append(Issue(f"messages.{n}.resourceId", "required, received undefined"))
         elif given.created_at is not None and not 0 <= given.created_at <= latest:
             issues.append(Issue(f"messages.{n}.createdAt", "must not be before 1970 or more than a day ahead"))
+        elif given.role == "signal" and len(_type(given, content) or "") > MAX_TYPE:
+            field = f"messages.{n}.content.metadata.signal.tagName"
+            issues.append(Issue(field, f"must have a length of at most {MAX_TYPE}"))
         elif _is_kept(given.role, content):
             message_id = given.id or repeats.new_id(call, owner, "save", given.thread_id, n)
             saved = SavedMessage(given.role, content, message_id, _type(given, content), given.created_at)

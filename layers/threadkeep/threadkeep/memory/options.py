@@ -11,6 +11,8 @@ from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
 
 MAX_LAST_MESSAGES = 1000
+MAX_TITLE_INSTRUCTIONS = 20_000  # characters; they wait in a job's row, which must stay below 400 KB
+MAX_TITLE_MODEL = 512  # characters
 
 
 class _Options(BaseModel):
@@ -31,6 +33,14 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _instructions(value: Any) -> Any:
+    if not isinstance(value, str | None) and not callable(value):
+        raise ValueError(f"expected a text, received {jsontext.kind(value)}")
+    if isinstance(value, str) and len(value) > MAX_TITLE_INSTRUCTIONS:
+        raise ValueError(f"must have a length of at most {MAX_TITLE_INSTRUCTIONS}, received {len(value)}")
+    return value
+
+
 class TitleOptions(_Options):
     """When and how a thread gets a title (TT-1).
 
@@ -38,8 +48,8 @@ class TitleOptions(_Options):
     empty text means the default ones.
     """
 
-    model: str | None = None
-    instructions: str | Callable[[Any], str | Awaitable[str]] | None = None
+    model: Annotated[str, Field(max_length=MAX_TITLE_MODEL)] | None = None
+    instructions: Annotated[str | Callable[[Any], str | Awaitable[str]] | None, BeforeValidator(_instructions)] = None
     min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
 
 
