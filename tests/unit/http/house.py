@@ -28,9 +28,11 @@ def user(resource: str, expires: int = 4_102_444_800) -> dict[str, str]:
 class CountingModel:
     def __init__(self) -> None:
         self.calls = 0
+        self.requests: list[ModelRequest] = []
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         self.calls += 1
+        self.requests.append(request)
         return ModelResponse("Hello", (), "stop", Usage(1, 1), "counting")
 
 

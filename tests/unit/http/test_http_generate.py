@@ -259,3 +259,27 @@ def test_a_message_of_3_mb_is_answered_and_read_back(house: House) -> None:
     status, reply = generate(house, HI | {"messages": text})
     assert (status, reply["text"]) == (200, "Hello")
     assert stored(house)[0]["content"]["parts"][0]["text"] == text
+
+
+@pytest.mark.parametrize("field", ["instructions", "system"])
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("be terse", "be terse"),
+        (["be terse", "be kind"], "be terse\n\nbe kind"),
+        ({"role": "system", "content": "be terse"}, "be terse"),
+        (["be terse", {"role": "system", "content": "be kind", "providerOptions": {}}], "be terse\n\nbe kind"),
+    ],
+)
+def test_instructions_and_system_take_what_clients_write(house: House, field: str, given: Any, seen: str) -> None:
+    assert generate(house, HI | {field: given})[0] == 200
+    assert seen in [m.text for m in house.model.requests[-1].messages if m.role == "system"]
+
+
+@pytest.mark.parametrize("field", ["instructions", "system"])
+@pytest.mark.parametrize(
+    "given", [5, True, {"content": 1}, {"role": "user", "content": "x"}, [["x"]], [None], {"role": "system"}]
+)
+def test_other_instructions_and_system_are_refused(house: House, field: str, given: Any) -> None:
+    status, reply = generate(house, HI | {field: given})
+    assert (status, [i["field"] for i in reply["issues"]]) == (400, [field])

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from threadkeep import ids, schemas
+from threadkeep import ids, jsontext, schemas
 from threadkeep.agents import Agent
 from threadkeep.config import settings
 from threadkeep.errors import InvalidInput, Issue, NotFound
@@ -85,13 +85,46 @@ class StructuredBody(wire.Body):
     fallback_value: Json = None
 
 
+def _one_text(given: Json) -> Json:
+    """Of a text, a system message, or several of these: one text."""
+    rows = jsontext.as_array(given)
+    if rows is None:
+        return None if given is None else _system_text(given)
+    return "\n\n".join(map(_system_text, rows))
+
+
+def _system_text(given: Json) -> str:
+    message = jsontext.as_object(given) or {"role": "system", "content": given}
+    text = message.get("content")
+    if message.get("role") != "system" or not isinstance(text, str):
+        raise ValueError(f"expected a text, a system message, or an array of these, received {jsontext.kind(given)}")
+    return text
+
+
+_SYSTEM_TEXT: dict[str, Json] = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "required": ["role", "content"],
+            "properties": {"role": {"const": "system"}, "content": {"type": "string"}},
+        },
+    ]
+}
+SystemTexts = Annotated[
+    str | None,
+    BeforeValidator(_one_text),
+    WithJsonSchema({"anyOf": [*_SYSTEM_TEXT["anyOf"], {"type": "array", "items": _SYSTEM_TEXT}, {"type": "null"}]}),
+]
+
+
 class GenerateBody(wire.Body):
     """`maxSteps` 0 means the agent's own. With `requireToolApproval` no tool of the agent runs."""
 
     messages: Json
     memory: MemoryBody | None = None
-    instructions: str | None = None
-    system: str | list[str] | None = None
+    instructions: SystemTexts = None
+    system: SystemTexts = None
     context: Json = None
     max_steps: Annotated[int, Field(ge=0, le=MAX_STEPS)] = 0
     tool_choice: ToolChoice = "auto"
@@ -118,7 +151,7 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
         options=_options(resolved, call.body),
         context=input_messages(call.body.context, "context") if call.body.context is not None else (),
         instructions=call.body.instructions,
-        system="\n\n".join(call.body.system) if isinstance(call.body.system, list) else call.body.system,
+        system=call.body.system,
         max_steps=call.body.max_steps or None,
         tool_choice=_tool_choice(call.body, resolved),
         active_tools=None if call.body.active_tools is None else frozenset(call.body.active_tools),
