@@ -283,3 +283,8 @@ def test_instructions_and_system_take_what_clients_write(house: House, field: st
 def test_other_instructions_and_system_are_refused(house: House, field: str, given: Any) -> None:
     status, reply = generate(house, HI | {field: given})
     assert (status, [i["field"] for i in reply["issues"]]) == (400, [field])
+
+
+@pytest.mark.parametrize(("given", "status"), [(1, 200), (0.5, 200), ("1", 400), (True, 400), (2.1, 400)])
+def test_a_temperature_is_a_number(house: House, given: Any, status: int) -> None:
+    assert generate(house, HI | {"modelSettings": {"temperature": given}})[0] == status

@@ -50,8 +50,8 @@ class MemoryBody(wire.Body):
 
 
 class Settings(wire.Body):
-    temperature: Annotated[float, Field(ge=0, le=2, strict=False)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1, strict=False)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     stop_sequences: list[str] = []
 
