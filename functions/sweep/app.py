@@ -1,4 +1,4 @@
-"""Once a day: removes bodies from the bucket to which nothing points any more."""
+"""Once a day: takes up clean-ups of deleted threads that failed, removes bodies to which nothing points any more."""
 
 import asyncio
 import logging
@@ -10,6 +10,11 @@ _log = logging.getLogger(__name__)
 
 
 def handler(event: dict[str, Any], context: object) -> dict[str, int]:
-    removed = asyncio.run(storage().sweep_bodies())
-    _log.warning("removed %d unused bodies", removed) if removed else None
-    return {"removed": removed}
+    return asyncio.run(_sweep())
+
+
+async def _sweep() -> dict[str, int]:
+    done = {"resumed": await storage().resume_deletes(), "removed": await storage().sweep_bodies()}
+    if any(done.values()):
+        _log.warning("resumed %(resumed)d clean-ups, removed %(removed)d unused bodies", done)
+    return done

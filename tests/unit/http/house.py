@@ -61,7 +61,11 @@ class House:
 
     def send(self, event: dict[str, Any]) -> tuple[int, Any]:
         response = self.handler(event, None)
-        assert response["headers"] == {"content-type": "application/json", "access-control-allow-origin": "*"}
+        assert response["headers"] == {
+            "content-type": "application/json",
+            "access-control-allow-origin": "*",
+            "access-control-expose-headers": "Retry-After",
+        }
         return response["statusCode"], json.loads(response["body"])
 
     def call(

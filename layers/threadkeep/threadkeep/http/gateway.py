@@ -19,7 +19,11 @@ from threadkeep.http.size import MAX_REPLY_BYTES
 Event = dict[str, Any]
 Handler = Callable[[Event, object], dict[str, Any]]
 
-_HEADERS = {"content-type": "application/json", "access-control-allow-origin": "*"}
+_HEADERS = {
+    "content-type": "application/json",
+    "access-control-allow-origin": "*",
+    "access-control-expose-headers": "Retry-After",
+}
 
 
 def handler(table: Table, app: Callable[[], App]) -> Handler:

@@ -86,3 +86,6 @@ def shard_name(number: int) -> str:
 def thread_of(pk: str) -> str:
     """The thread id in a `T#` partition key."""
     return decode(pk.removeprefix("T#"))
+
+
+DELETING = "DELETING"  # the `g2` partition of tombstones, by the time of their delete

@@ -14,6 +14,7 @@ from threadkeep.storage.port import NewThread, Thread, ThreadChange
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
 
+_HOUR = 3_600_000
 _PURGE_ROWS = 500  # rows that are read before they are deleted
 
 
@@ -63,11 +64,15 @@ class Threads(Part):
     async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
         row = await self._row(thread_id)
         for _ in range(RENUMBERINGS):
-            if row is None or items.is_deleting(row):
+            if row is None:
+                return False
+            if items.is_deleting(row):
+                await self._touch(thread_id)  # a clean-up that failed for good is taken up again
                 return False
             thread = owned(thread_id, row, resource_id)
-            change = "SET #state = :deleting REMOVE g1pk, g1sk, g2pk, g2sk, title, metadata"
-            tombstone = requests.if_alive(thread, change, {":deleting": text(items.DELETING)})
+            change = "SET #state = :deleting, g2pk = :g2pk, g2sk = :g2sk REMOVE g1pk, g1sk, title, metadata"
+            place = {":g2pk": text(keys.DELETING), ":g2sk": text(keys.moment(self._now(), thread_id))}
+            tombstone = requests.if_alive(thread, change, {":deleting": text(items.DELETING), **place})
             try:
                 await self._table.transact([tombstone, *requests.leave(thread)])
                 return True
@@ -86,6 +91,19 @@ class Threads(Part):
             await self._table.delete(items.key(keys.thread(source), keys.clone(thread_id)))
         await self._table.delete(items.thread_key(thread_id), **_if_deleting())
         return True
+
+    async def resume_deletes(self, *, older_than: int = _HOUR) -> int:
+        """Have the clean-up of threads taken up again that were deleted so many milliseconds ago and are still there.
+
+        Returns how many there were. A clean-up takes minutes; what is older ended among the dead letters.
+        """
+        latest, resumed = keys.moment(self._now() - older_than, ""), 0
+        async for row in self._table.query(requests.index("g2", keys.DELETING, "ASC")):
+            if items.get_text(row, "g2sk") >= latest:
+                break
+            await self._touch(keys.thread_of(items.get_text(row, "pk")))
+            resumed += 1
+        return resumed
 
     async def _touch(self, thread_id: str) -> None:
         """Change a tombstone, so that the table's stream asks for the rest of its purge."""
