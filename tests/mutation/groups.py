@@ -5,6 +5,12 @@ from pathlib import Path
 
 CONTRACT = "tests/contract/test_storage_contract.py"
 UNIT = "tests/unit/storage"
+LISTS = "tests/contract/test_dynamodb_lists.py"
+HTTP = (
+    "tests/unit/http/test_http_threads.py",
+    "tests/unit/http/test_http_memory.py",
+    "tests/unit/http/test_http_gateway.py",
+)
 TURNS = "tests/unit/turn/test_receipts.py"
 
 
@@ -31,9 +37,9 @@ def _part(file: str, *arguments: str, only: str = "") -> Part:
     return Part(file, arguments, frozenset(only.split()) or None)
 
 
-def _on_table(words: str) -> tuple[str, ...]:
-    """The contract on the emulated DynamoDB, of it the tests with these words in their names."""
-    return CONTRACT, "-k", f"TestDynamoDB and not random and ({words})"
+def _on_table(words: str, *files: str) -> tuple[str, ...]:
+    """The contract on the emulated DynamoDB and these files, of them the tests with these words in their names."""
+    return *files, CONTRACT, "-k", f"not TestInMemory and not random and ({words})"
 
 
 FAKE = (UNIT, CONTRACT, "-k", "not TestDynamoDB and not random")
@@ -59,13 +65,15 @@ GROUPS = (
                 only="Window history_window is_conversation cut page_of time_range is_filter passes has_values _same "
                 "check_walk chunks MAX_FILTERED CONVERSATION_ROLES HIDDEN_ROLES",
             ),
-            _part("storage/dynamodb/listing.py", *_on_table("list or page or front or owner")),
+            _part("storage/dynamodb/listing.py", *_on_table("list or page or front or owner", LISTS)),
             _part(
                 "storage/dynamodb/messages.py",
                 *_on_table("page or messages or mrc or ms9 or filter"),
                 only="list_messages _unfiltered _cut _matching _walk list_resource_messages ascending Window",
             ),
-            _part("http/messages.py", "tests/unit/http", "-k", "messages or h31", only="match direction list_messages"),
+            _part(
+                "http/messages.py", "tests/unit/http/test_http_messages.py", *HTTP, only="match direction list_messages"
+            ),
         ),
     ),
     Group(
@@ -92,10 +100,10 @@ GROUPS = (
                 only="create_thread update_thread transfer_thread delete_thread set_title _existing",
             ),
             _part("storage/dynamodb/messages.py", *_on_table("mrc7"), only="_included _around"),
-            _part("http/identity.py", "tests/unit/http"),
+            _part("http/identity.py", *HTTP),
             _part(
                 "http/threads.py",
-                "tests/unit/http",
+                *HTTP,
                 only="create_thread get_thread list_threads update_thread transfer_thread delete_thread _owned _list "
                 "_list_filtered _has",
             ),

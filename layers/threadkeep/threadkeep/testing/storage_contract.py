@@ -223,6 +223,20 @@ class StorageContract(BodiesContract, ChangesContract, ClonesContract, ReadingCo
 
         await eventually(check, self.lag_seconds)
 
+    async def test_th5_threads_of_all_owners_by_update(self, storage: Storage, unique: str):
+        made = await self.threads(storage, unique, 4)
+        await storage.commit_turn(TurnCommit(made[1], turn(at=made[-1].updated_at + 10)))
+
+        async def check():
+            found = await storage.list_threads(None, per_page=None, order_by="updatedAt")
+            assert [t.id for t in found.items if unique in t.id] == [f"{unique}-{n}" for n in (1, 3, 2, 0)]
+            page = await storage.list_threads(None, per_page=2, page=1, order_by="updatedAt")
+            assert page.items == found.items[2:4]
+            found = await storage.list_threads(None, per_page=None)
+            assert [t.id for t in found.items if unique in t.id] == [f"{unique}-{n}" for n in (3, 2, 1, 0)]
+
+        await eventually(check, self.lag_seconds)
+
     # delete_thread, purge_thread
 
     async def test_th9_a_deleted_thread_reads_as_missing(self, storage: Storage, thread: Thread, unique: str):
