@@ -11,7 +11,7 @@ HTTP = (
     "tests/unit/http/test_http_memory.py",
     "tests/unit/http/test_http_gateway.py",
 )
-TURNS = "tests/unit/turn/test_receipts.py"
+TURNS = tuple(f"tests/unit/turn/test_{name}.py" for name in ("run", "receipts", "client_tools", "limits"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ GROUPS = (
                 only="create_thread update_thread transfer_thread delete_thread set_title _existing",
             ),
             _part("storage/dynamodb/messages.py", *_on_table("mrc7"), only="_included _around"),
-            _part("http/identity.py", *HTTP),
+            _part("http/identity.py", "tests/unit/http/test_http_identity.py"),
             _part(
                 "http/threads.py",
                 *HTTP,
                 only="create_thread get_thread list_threads update_thread transfer_thread delete_thread _owned _list "
                 "_list_filtered _has",
             ),
-            _part("turn/run.py", "tests/unit/turn/test_run.py", TURNS, only="_load _create"),
+            _part("turn/run.py", *TURNS, only="_load _create"),
             _part("turn/plan.py", "tests/unit/turn/test_request_context.py", only="own_context _overridden _text"),
         ),
     ),

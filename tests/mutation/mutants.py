@@ -63,6 +63,7 @@ def _slots(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
 
 def _only_says(node: ast.AST) -> bool:
     says = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    says |= isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
     return says or isinstance(node, ast.Import | ast.ImportFrom) or "TYPE_CHECKING" in ast.unparse(node)[:16]
 
 

@@ -33,6 +33,24 @@ async def test_ddisc20_drc6_rx3_a_run_works_on_a_copy_of_the_context(house):
     assert memory["memoryConfig"]["lastMessages"] == 3
 
 
+async def test_rx3_the_runs_key_is_json_whatever_the_options_hold(house):
+    titles = {"instructions": lambda context: "Short.", "minMessages": 99}
+    h = house(calls(("mark", {})), "done", tools=[mark], memory=Memory(last_messages=4, generate_title=titles))
+    result = await h.turn("go")
+    memory = result.steps[0].outcomes[0].result[2]["MastraMemory"]
+    assert memory == {
+        "thread": {"id": "t"},
+        "resourceId": "ana",
+        "memoryConfig": {
+            "lastMessages": 4,
+            "generateTitle": {"instructions": None, "minMessages": 99},
+            "readOnly": False,
+            "filterIncompleteToolCalls": True,
+            "retainFullInput": False,
+        },
+    }
+
+
 async def test_rx2_drc3_what_the_server_set_overrides_the_call(house):
     h = house(calls(("mark", {})), "done", tools=[mark])
     context = RequestContext({"mastra__resourceId": "bo", "mastra__threadId": "own"})
@@ -47,6 +65,8 @@ async def test_rx2_drc3_what_the_server_set_overrides_the_call(house):
 async def test_rx2_the_two_keys_suffice_and_one_does_not(house):
     h = house()
     await h.turn("go", thread=None, request_context=RequestContext({"mastra__resourceId": "bo"}))
+    assert (await h.storage.list_threads(None)).total == 0
+    await h.turn("go", thread=None, request_context=RequestContext({"mastra__threadId": "own"}))
     assert (await h.storage.list_threads(None)).total == 0
     both = RequestContext({"mastra__resourceId": "bo", "mastra__threadId": "own"})
     await h.turn("go", thread=None, request_context=both)

@@ -113,6 +113,28 @@ async def test_th16_a_turn_on_a_thread_that_exists_keeps_its_title_and_metadata(
     assert (stored.title, stored.metadata, stored.created_at) == ("Mine", {"k": 1}, made.created_at)
 
 
+async def test_h10_no_turn_reads_a_thread_that_is_being_deleted(house):
+    h = house()
+    await h.turn("first")
+    await h.storage.delete_thread("t", resource_id="ana")
+    with pytest.raises(ThreadGone):
+        await h.turn("second", options=MemoryOptions(read_only=True))
+    assert len(h.model.requests) == 1
+
+
+async def test_ms17_the_store_is_asked_for_the_ids_that_the_caller_gave(house, monkeypatch):
+    h, asked = house(), list[tuple[str, ...]]()
+    load = h.storage.load_turn
+
+    async def seen(*given, **named):
+        asked.append(tuple(named["message_ids"]))
+        return await load(*given, **named)
+
+    monkeypatch.setattr(h.storage, "load_turn", seen)
+    await h.turn(user("one", "id-1"), user("two"))
+    assert asked == [("id-1",)]
+
+
 async def test_h22_ms12_last_messages_false_loads_nothing_and_still_saves(house):
     h = house(memory=Memory(last_messages=False))
     await h.turn("hello")
