@@ -12,6 +12,8 @@ The tree::
     │   ├── ThreadGone              409   deleted, or being deleted, while the call ran
     │   ├── DeadlineExceeded        409   a buffered run took too long; nothing was stored
     │   └── StillRunning            409   the same request is being answered; carries Retry-After
+    ├── VersionMismatch             409   another version is stored than the writer knew; carries it
+    │   └── PreconditionFailed      412   the same, where the request named the version in If-Match
     ├── TooLarge                    413
     ├── KeyReused                   422   an Idempotency-Key came with another request before
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
@@ -97,6 +99,20 @@ class StillRunning(Conflict):
     def __init__(self, retry_after: int):
         self.retry_after = retry_after
         super().__init__("The same request is still being answered; repeat it later")
+
+
+class VersionMismatch(ThreadkeepError):
+    """`version` is the one that is stored."""
+
+    status = 409
+
+    def __init__(self, version: int, message: str = ""):
+        self.version = version
+        super().__init__(message or f"Another version is stored: {version}")
+
+
+class PreconditionFailed(VersionMismatch):
+    status = 412
 
 
 class TooLarge(ThreadkeepError):

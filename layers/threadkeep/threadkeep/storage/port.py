@@ -17,6 +17,75 @@ T = TypeVar("T")
 Direction = Literal["ASC", "DESC"]
 ThreadField = Literal["createdAt", "updatedAt"]
 Scalar = str | int | float | bool | None
+MemoryScope = Literal["thread", "resource"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTarget:
+    """Whose working memory: that of a thread or of a resource. The two never see each other (WM-2)."""
+
+    scope: MemoryScope
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRevision:
+    """That a version of a working memory was written: when, by whom, and the SHA-256 of its text in hex."""
+
+    version: int
+    at: Millis
+    writer: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingMemory:
+    """A working memory as it is stored. Each write makes `version` one higher; 0 means never written.
+
+    An empty text is an empty memory. `past` holds the last revisions, newest first, the current one among
+    them. `seeds` are the digests of texts that came with a thread's metadata (M-DISC-6).
+    """
+
+    text: str = ""
+    version: int = 0
+    past: tuple[MemoryRevision, ...] = ()
+    seeds: tuple[str, ...] = ()
+
+
+class MemoryMoved(Exception):
+    """A working memory was not written because its version is another than the writer read; `current` stands there."""
+
+    def __init__(self, current: WorkingMemory):
+        super().__init__(f"version {current.version} is stored")
+        self.current = current
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWrite:
+    """A new text for a working memory, provided that its version still is `read`.
+
+    `writer` says who writes, for people: `run <id>`, `http`, `library`. `thread` is the thread as it was
+    loaded; it must still be there, of the same owner. A write to a thread's memory needs it.
+    """
+
+    target: MemoryTarget
+    text: str
+    read: int
+    writer: str
+    thread: "Thread | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeed:
+    """A text for the working memory of a thread, or of the resource that owns it, that comes with the thread.
+
+    It is written in the transaction that writes the thread. A text that came before, or that this memory
+    has had among its last revisions, is a stale copy and is ignored (M-DISC-6).
+    """
+
+    scope: MemoryScope
+    text: str
+    writer: str
 
 
 @dataclass(frozen=True, slots=True)

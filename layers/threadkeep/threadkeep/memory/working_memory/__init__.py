@@ -1,0 +1,1 @@
+"""Working memory: facts about a user or a task that an agent keeps, updates itself and always sees."""

@@ -1,0 +1,73 @@
+"""Writing working memory so that no update is lost: read, change, write if nobody else did, else again (case H09).
+
+::
+
+    writer A    read v1 ──── merge a ──── write v2 if v1 ✓
+    writer B    read v1 ──── merge b ──── write v2 if v1 ✗ (meets v2) ──── merge b ──── write v3 if v2 ✓
+
+The change is computed anew on what the failed write met, so that both stay. A losing write reads nothing
+again: the store hands back what stands there.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from threadkeep.errors import PreconditionFailed, VersionMismatch
+from threadkeep.storage.port import MemoryMoved, MemoryTarget, MemoryWrite, Storage, Thread, WorkingMemory
+
+ATTEMPTS = 200  # each lost one means that another writer won; more is a runaway
+_BASE_SECONDS, _CAP_SECONDS = 0.01, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`memory` is what stands there now, made from version `read`; `attempts` counts the writes that were sent.
+
+    Nothing was written where `memory.version` is `read`: the change left the text as it was.
+    """
+
+    memory: WorkingMemory
+    read: int
+    attempts: int
+
+
+async def changed(
+    storage: Storage,
+    target: MemoryTarget,
+    change: Callable[[str], str],
+    *,
+    writer: str,
+    known: WorkingMemory | None = None,
+    thread: Thread | None = None,
+    expected: int | None = None,
+    match: int | None = None,
+) -> Written:
+    """Apply `change` to the stored text, on top of whatever others write meanwhile.
+
+    `change` is pure and may raise; it is called once for each attempt. `known` is what the caller has read
+    already. With `expected` (a version that the caller names) or `match` (the one of its If-Match) only that
+    version is changed. Raises `VersionMismatch` (409) for another `expected` version, or if other writers
+    won 200 times, `PreconditionFailed` (412) for another `match`, `NotFound`, `ThreadGone`, `StoreUnavailable`.
+    """
+    current = await storage.get_working_memory(target) if known is None else known
+    for attempt in range(ATTEMPTS):
+        _check(current, expected, match)
+        text = change(current.text)
+        if text == current.text:
+            return Written(current, current.version, attempt)
+        try:
+            memory = await storage.put_working_memory(MemoryWrite(target, text, current.version, writer, thread))
+            return Written(memory, current.version, attempt + 1)
+        except MemoryMoved as moved:
+            current = moved.current
+        await asyncio.sleep(random.uniform(0, min(_CAP_SECONDS, _BASE_SECONDS * 2**attempt)))
+    raise VersionMismatch(current.version, "Working memory is too busy: other writers kept winning; try again")
+
+
+def _check(current: WorkingMemory, expected: int | None, match: int | None) -> None:
+    if expected not in (None, current.version):
+        raise VersionMismatch(current.version)
+    if match not in (None, current.version):
+        raise PreconditionFailed(current.version)
