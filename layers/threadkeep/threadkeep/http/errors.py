@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from threadkeep import jsontext
-from threadkeep.errors import InvalidInput, Issue, ThreadkeepError
+from threadkeep.errors import InvalidInput, Issue, StillRunning, ThreadkeepError, VersionMismatch
+from threadkeep.http import versions
 from threadkeep.jsontext import Json
 
 _SHOWN = 64  # characters of a refused value that an answer repeats
@@ -39,7 +40,20 @@ def reply(error: ThreadkeepError) -> tuple[int, dict[str, Json]]:
         summary = error.summary if error.where in _PLACES else "Invalid request body"
         issues = [{"field": i.field, "message": i.message} for i in error.issues]
         return error.status, {"error": summary, "issues": issues} if issues else {"error": summary}
+    if isinstance(error, VersionMismatch):
+        return error.status, {"error": str(error), "version": error.version}
     return error.status, {"error": "Internal error" if error.status == 500 else str(error)}
+
+
+def headers(error: Exception) -> dict[str, str]:
+    """The headers that go with an error: when to come back, or which version is stored."""
+    match error:
+        case StillRunning():
+            return {"retry-after": str(error.retry_after)}
+        case VersionMismatch():
+            return {"etag": versions.tag(error.version)}
+        case _:
+            return {}
 
 
 def invalid(error: ValidationError, given: Json, where: str) -> InvalidInput:

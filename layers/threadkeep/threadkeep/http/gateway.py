@@ -22,7 +22,7 @@ Handler = Callable[[Event, object], dict[str, Any]]
 _HEADERS = {
     "content-type": "application/json",
     "access-control-allow-origin": "*",
-    "access-control-expose-headers": "Retry-After",
+    "access-control-expose-headers": "Retry-After,ETag",
 }
 
 
@@ -50,8 +50,7 @@ async def _answer(route: Route[Any, Any, Any] | None, event: Event, app: Callabl
     try:
         if route is None:
             raise NotFound("Not Found")
-        body = _bounded(await serve(route, _request(route, event), app()), route)
-        return _response(Reply(200, body))
+        return _response(_bounded(await serve(route, _request(route, event), app()), route))
     except Exception as error:
         return _response(failed(error, _request_id(event)))
 
@@ -89,15 +88,16 @@ def _request_id(event: Event) -> str:
     return str(_context(event).get("requestId") or uuid.uuid4())
 
 
-def _bounded(body: str, route: Route[Any, Any, Any]) -> str:
-    """The body, or `TooLarge`. What counts is its size as a string inside Lambda's own JSON."""
+def _bounded(reply: Reply, route: Route[Any, Any, Any]) -> Reply:
+    """The reply, or `TooLarge`. What counts is the body's size as a string inside Lambda's own JSON."""
+    body = reply.body
     if len(body) * 8 > MAX_REPLY_BYTES and len(json.dumps(body, ensure_ascii=False).encode()) > MAX_REPLY_BYTES:
         paged = "per_page" in getattr(route.query, "model_fields", {})
         advice = "ask for fewer rows with perPage" if paged else "it cannot be sent in one piece"
         raise TooLarge(f"Reply too large: {advice}")
-    return body
+    return reply
 
 
 def _response(reply: Reply) -> dict[str, Any]:
-    retry = {} if reply.retry_after is None else {"retry-after": str(reply.retry_after)}
-    return {"statusCode": reply.status, "headers": _HEADERS | retry, "body": reply.body, "isBase64Encoded": False}
+    headers = {**_HEADERS, **reply.headers}
+    return {"statusCode": reply.status, "headers": headers, "body": reply.body, "isBase64Encoded": False}

@@ -26,6 +26,7 @@ _STATUS = {
     403: "It belongs to another resource",
     404: "There is no such thing",
     409: "The state of the store does not allow it; nothing was stored",
+    412: "If-Match names another version than the stored one",
     413: "Request or reply is too large",
     422: "The Idempotency-Key was used with another request before",
     424: "The model refuses the request",
@@ -35,7 +36,11 @@ _STATUS = {
 _ERROR = {
     "type": "object",
     "required": ["error"],
-    "properties": {"error": {"type": "string"}, "requestId": {"type": "string", "description": "Only with status 500"}},
+    "properties": {
+        "error": {"type": "string"},
+        "requestId": {"type": "string", "description": "Only with status 500"},
+        "version": {"type": "integer", "description": "The version of a working memory that is stored"},
+    },
 }
 _INVALID = {
     "type": "object",
@@ -125,7 +130,10 @@ def _operation(name: str, route: Route[Any, Any, Any], schemas: dict[str, Json])
         "responses": {"200": _response("OK", schemas[f"{key} reply"])} | _errors(route),
     }
     if route.body is not NoBody:
-        operation["requestBody"] = {"required": True, "content": _content(schemas[f"{key} body"])}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": schemas[f"{key} body"]} for kind in route.content_types},
+        }
     if route.public:
         operation["security"] = []
     return operation

@@ -1,7 +1,7 @@
 """What an operation is handed, and how one is entered in the route table."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from threadkeep.clock import Millis
@@ -13,6 +13,7 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 NoBody = type(None)
+JSON = "application/json"
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -50,25 +51,34 @@ class Call(Generic[Q, B]):
 
 
 @dataclass(frozen=True, slots=True)
+class Answer(Generic[R]):
+    """What an operation returns where response headers go with the body; their names are in lower case."""
+
+    body: R
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
 class Route(Generic[Q, B, R]):
     """One line of the route table: feeds the gateway, the ASGI app, the template check and openapi.json.
 
     `path` is as API Gateway's `resource`, `function` the folder under `functions/` that serves it.
     `query`, `body` and `reply` are pydantic models (or types that pydantic can describe); what the
     operation returns is written by `reply`'s aliases. `errors` are the statuses it adds to the usual
-    400, 401 and 500.
+    400, 401 and 500. `content_types` are those that a body may have.
     """
 
     method: Method
     path: str
     function: str
-    operation: Callable[[Call[Q, B]], Awaitable[R]]
+    operation: Callable[[Call[Q, B]], Awaitable[R | Answer[R]]]
     query: type[Q]
     body: type[B]  # `NoBody` where a body is neither needed nor read
     reply: type[R]
     summary: str
     public: bool = False
     errors: tuple[int, ...] = ()
+    content_types: tuple[str, ...] = (JSON,)
 
     @property
     def name(self) -> str:

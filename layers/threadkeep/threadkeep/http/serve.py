@@ -1,17 +1,18 @@
 """From a request to the JSON that answers it, the same for every front (API Gateway, ASGI)."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from threadkeep import ids, jsontext
-from threadkeep.errors import InvalidInput, Issue, StillRunning, ThreadkeepError, TooLarge
+from threadkeep.errors import InvalidInput, Issue, ThreadkeepError, TooLarge
 from threadkeep.http import errors, query
 from threadkeep.http.app import App
 from threadkeep.http.logs import logger
-from threadkeep.http.route import Call, NoBody, Request, Route
+from threadkeep.http.route import Answer, Call, NoBody, Request, Route
 from threadkeep.jsontext import Json
 
 MAX_REQUEST_BYTES = 4_718_592  # 4.5 MiB
@@ -22,21 +23,22 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`body` is JSON text; `retry_after` is in seconds."""
+    """`body` is JSON text; `headers` are those that the answer itself needs, their names in lower case."""
 
     status: int
     body: str
-    retry_after: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> str:
+async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> Reply:
     """Check the request, run the operation and write its answer as JSON text. Errors are raised, for `failed`.
 
     An operation may also answer with the JSON itself, as dicts and lists in wire spelling.
     """
-    answer = await route.operation(_checked(route, request, app))
-    plain = _adapter(route.reply).dump_python(answer, by_alias=True, exclude_unset=True, warnings=False)
-    return jsontext.dumps(plain)
+    found = await route.operation(_checked(route, request, app))
+    answer = cast(Answer[Any], found) if isinstance(found, Answer) else Answer(found)
+    plain = _adapter(route.reply).dump_python(answer.body, by_alias=True, exclude_unset=True, warnings=False)
+    return Reply(200, jsontext.dumps(plain), answer.headers)
 
 
 def failed(error: Exception, request_id: str) -> Reply:
@@ -46,14 +48,14 @@ def failed(error: Exception, request_id: str) -> Reply:
     if status >= 500:
         logger().error("request failed", exc_info=error, extra={"fields": {"requestId": request_id}})
         body["requestId"] = request_id
-    return Reply(status, jsontext.dumps(body), error.retry_after if isinstance(error, StillRunning) else None)
+    return Reply(status, jsontext.dumps(body), errors.headers(error))
 
 
 def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[Any, Any]:
     return Call(
         path={name: ids.from_path(name, raw) for name, raw in request.path.items()},
         query=_parsed(route.query, _query(route, request), "query parameters"),
-        body=None if route.body is NoBody else _parsed(route.body, _json(request), "request body"),
+        body=None if route.body is NoBody else _parsed(route.body, _json(request, route.content_types), "request body"),
         raw=request.body,
         headers=request.headers,
         identity=request.identity,
@@ -66,13 +68,14 @@ def _query(route: Route[Any, Any, Any], request: Request) -> Json:
     return query.parsed(query.nested(request.query), route.query.json_fields)
 
 
-def _json(request: Request) -> Json:
+def _json(request: Request, content_types: tuple[str, ...]) -> Json:
     """The body as JSON. Raises `TooLarge`, or `InvalidInput` naming `body` for what is not JSON."""
     if len(request.body) > MAX_REQUEST_BYTES:
         raise TooLarge("Request body too large")
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise InvalidInput(Issue("body", f"content-type must be application/json, received {media_type or 'none'}"))
+    if media_type not in content_types:
+        wanted = " or ".join(content_types)
+        raise InvalidInput(Issue("body", f"content-type must be {wanted}, received {media_type or 'none'}"))
     try:
         body = jsontext.loads(request.body)
     except ValueError as error:  # broken UTF-8 is one too
