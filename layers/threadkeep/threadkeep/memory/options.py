@@ -3,22 +3,17 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from threadkeep import jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
+from threadkeep.memory.base import Options
+from threadkeep.memory.working_memory.options import WorkingMemoryOptions, of_call, switched
 
 MAX_LAST_MESSAGES = 1000
 MAX_TITLE_INSTRUCTIONS = 20_000  # characters; they wait in a job's row, which must stay below 400 KB
 MAX_TITLE_MODEL = 512  # characters
-
-
-class _Options(BaseModel):
-    """Snake case in Python, camel case on the wire; both spellings are read."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
 
 def _false_is_zero(value: Any) -> Any:
@@ -41,7 +36,7 @@ def _instructions(value: Any) -> Any:
     return value
 
 
-class TitleOptions(_Options):
+class TitleOptions(Options):
     """When and how a thread gets a title (TT-1).
 
     `model` None means the agent's own. `instructions` may be a function of the request context; an
@@ -53,7 +48,7 @@ class TitleOptions(_Options):
     min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
 
 
-class HistoryBudget(_Options):
+class HistoryBudget(Options):
     """`messageHistory`: once the whole prompt has more than `max_tokens`, the oldest remembered messages go until
     it has `at_max_remove_tokens` less (CFG-4); None means a quarter. `max_tokens` 0 disables history."""
 
@@ -83,12 +78,13 @@ def _switch(value: Any) -> Any:
     return {True: TitleOptions(), False: None}.get(value, value) if isinstance(value, bool) else value
 
 
-class MemoryOptions(_Options):
+class MemoryOptions(Options):
     """`last_messages`: how many messages a turn loads; 0 or false loads none, and still saves (case H22).
 
     `message_history`: a budget of tokens for the history. With it `last_messages` limits only where it was given.
     `generate_title`: false, true or `TitleOptions`. `read_only`: load everything, write nothing (case H14).
     `filter_incomplete_tool_calls` False shows the model calls that have no result yet, with one that says so.
+    `working_memory`: true, false or `WorkingMemoryOptions`.
     `retain_full_input` True takes all that a caller sends as new, not only what follows the last answer (MS-16).
     """
 
@@ -98,6 +94,7 @@ class MemoryOptions(_Options):
     generate_title: Annotated[TitleOptions | None, BeforeValidator(_switch)] = None
     read_only: bool = Field(default=False, strict=True)
     message_history: HistoryBudget | None = None
+    working_memory: Annotated[WorkingMemoryOptions, BeforeValidator(switched)] = WorkingMemoryOptions()
     filter_incomplete_tool_calls: bool = Field(default=True, strict=True)
     retain_full_input: bool = Field(default=False, strict=True)
 
@@ -121,10 +118,10 @@ def configured(values: dict[str, Any]) -> MemoryOptions:
 
 
 def merged(base: MemoryOptions, call: Json) -> MemoryOptions:
-    """The options of one call: objects merge key by key, everything else replaces (CFG-7).
+    """The options of one call: objects merge key by key, everything else replaces (CFG-7, CFG-8).
 
-    `call` is the JSON object of the request, or None. Raises `InvalidInput` with fields below
-    `memory.options`.
+    A call cannot lift `readOnly`, nor raise the limit of working memory. `call` is the JSON object of the
+    request, or None. Raises `InvalidInput` with fields below `memory.options`.
     """
     if call is None:
         return base
@@ -132,11 +129,22 @@ def merged(base: MemoryOptions, call: Json) -> MemoryOptions:
     if change is None:
         message = f"expected object, received {jsontext.kind(call)}"
         raise InvalidInput(Issue("memory.options", message))
-    values = _deep_merge(base.model_dump(by_alias=True, exclude_unset=True), change)
+    given = base.model_dump(by_alias=True, exclude_unset=True)
+    values = _deep_merge(given, change)
+    if "workingMemory" in change:
+        values["workingMemory"] = of_call(given.get("workingMemory"), change["workingMemory"])
     try:
-        return MemoryOptions.model_validate(values)
+        return _bounded(base, MemoryOptions.model_validate(values))
     except ValidationError as error:
         raise InvalidInput(*_issues(error, "memory.options.")) from error
+
+
+def _bounded(base: MemoryOptions, options: MemoryOptions) -> MemoryOptions:
+    most = base.working_memory.max_bytes
+    if options.working_memory.max_bytes > most:
+        field = "memory.options.workingMemory.maxBytes"
+        raise InvalidInput(Issue(field, f"must be at most {most}, the limit of this agent's memory"))
+    return options.model_copy(update={"read_only": True}) if base.read_only and not options.read_only else options
 
 
 def _deep_merge(base: dict[str, Json], change: dict[str, Json]) -> dict[str, Json]:
