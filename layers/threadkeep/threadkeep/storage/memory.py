@@ -9,7 +9,7 @@ from threadkeep import clock, ids, jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
-from threadkeep.storage import rules
+from threadkeep.storage import rules, working_memory
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
     ALL,
@@ -20,6 +20,10 @@ from threadkeep.storage.port import (
     Direction,
     Include,
     Job,
+    MemoryMoved,
+    MemorySeed,
+    MemoryTarget,
+    MemoryWrite,
     Message,
     MessageChange,
     MessageFilter,
@@ -33,6 +37,7 @@ from threadkeep.storage.port import (
     ThreadMessages,
     TurnCommit,
     TurnState,
+    WorkingMemory,
 )
 
 
@@ -45,6 +50,11 @@ class _Entry:
     source: tuple[str, Millis] | None = None  # the thread of which it is a copy: id and created_at
     messages: dict[str, Message] = field(default_factory=dict[str, Message])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    memory: WorkingMemory = WorkingMemory()
+
+    def seen(self) -> Thread:
+        """The thread with its view of its own memory, for a caller."""
+        return replace(_thread_copy(self.thread), memory=working_memory.view(self.memory))
 
     def revision(self, message_id: str) -> int | None:
         message = self.messages.get(message_id)
@@ -72,6 +82,7 @@ class InMemoryStorage:
         self._lock = Lock()
         self._entries: dict[str, _Entry] = {}
         self._receipts: dict[str, tuple[Receipt, Millis]] = {}  # with the time when each is forgotten
+        self._memories: dict[str, WorkingMemory] = {}  # of resources
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
     async def load_turn(
@@ -82,18 +93,21 @@ class InMemoryStorage:
         message_ids: Sequence[str] = (),
         budget: Budget | None = None,
         claim: Receipt | None = None,
+        memory: MemoryTarget | None = None,
     ) -> TurnState:
         await _other_tasks()
         with self._lock:
             claimed = self._claim(claim) if claim else None
             entry = self._entries.get(thread_id)
+            remembered = self._memory(memory) if memory else WorkingMemory()
             if entry is None or entry.deleting:
-                return TurnState(thread=None, deleting=entry is not None, claimed=claimed)
+                return TurnState(None, deleting=entry is not None, claimed=claimed, memory=remembered)
             return TurnState(
                 thread=_thread_copy(entry.thread),
                 history=tuple(map(_message_copy, rules.history_window(entry.newest_first(), last_messages, budget))),
                 stored_ids=frozenset(i for i in message_ids if i in entry.messages),
                 claimed=claimed,
+                memory=remembered,
             )
 
     async def create_thread(self, new: NewThread) -> Thread:
@@ -102,18 +116,21 @@ class InMemoryStorage:
         with self._lock:
             entry = self._entries.get(new.id)
             if entry is None:
-                entry = self._entries[new.id] = _Entry(self._first_row(new))
+                thread = self._first_row(new)
+                seeded = self._seed(new.memory, thread)
+                entry = self._entries[new.id] = _Entry(thread)
+                return self._seen(entry, seeded)
             elif entry.deleting:
                 raise ThreadGone(new.id)
             elif entry.thread.resource_id != new.resource_id:
                 raise AccessDenied
-            return _thread_copy(entry.thread)
+            return entry.seen()
 
     async def get_thread(self, thread_id: str) -> Thread | None:
         await _other_tasks()
         with self._lock:
             entry = self._ready(thread_id)
-            return _thread_copy(entry.thread) if entry else None
+            return entry.seen() if entry else None
 
     async def list_threads(
         self,
@@ -130,10 +147,10 @@ class InMemoryStorage:
 
         await _other_tasks()
         with self._lock:
-            threads = [e.thread for e in self._entries.values() if not e.deleting]
-            found = [t for t in threads if resource_id is None or t.resource_id == resource_id]
-            found.sort(key=rank, reverse=direction == "DESC")
-            items = [_thread_copy(t) for t in rules.cut(found, page, per_page)]
+            alive = [e for e in self._entries.values() if not e.deleting]
+            found = [e for e in alive if resource_id in (None, e.thread.resource_id)]
+            found.sort(key=lambda entry: rank(entry.thread), reverse=direction == "DESC")
+            items = [entry.seen() for entry in rules.cut(found, page, per_page)]
             return rules.page_of(items, total=len(found), page=page, per_page=per_page)
 
     async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
@@ -141,8 +158,10 @@ class InMemoryStorage:
         await _other_tasks()
         with self._lock:
             entry = self._owned(thread_id, resource_id)
-            entry.thread = rules.changed(entry.thread, change, self.clock())
-            return _thread_copy(entry.thread)
+            after = rules.changed(entry.thread, change, self.clock())
+            seeded = self._seed(change.memory, after)
+            entry.thread = after
+            return self._seen(entry, seeded)
 
     async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
         await _other_tasks()
@@ -150,7 +169,7 @@ class InMemoryStorage:
             entry = self._owned(thread_id, resource_id)
             if entry.thread.resource_id != to:
                 entry.thread = replace(entry.thread, resource_id=to, **rules.touched(entry.thread, self.clock()))
-            return _thread_copy(entry.thread)
+            return entry.seen()
 
     async def delete_thread(self, thread_id: str, *, resource_id: str | None) -> bool:
         await _other_tasks()
@@ -194,9 +213,10 @@ class InMemoryStorage:
             ]
             if request.limit is not None:
                 chosen = chosen[max(len(chosen) - request.limit, 0) :]
-            return self._copy(entry.thread, target, chosen)
+            return self._copy(entry, target, chosen, request.resource_memory)
 
-    def _copy(self, source: Thread, target: Thread, chosen: Sequence[Message]) -> Clone:
+    def _copy(self, origin: _Entry, target: Thread, chosen: Sequence[Message], resource_memory: bool) -> Clone:
+        source = origin.thread
         ids = {m.id: rules.copy_id(target, m.id) for m in chosen}
         copies = [
             replace(m, id=ids[m.id], thread_id=target.id, order=order_key(m.created_at, n), revision=1)
@@ -212,7 +232,13 @@ class InMemoryStorage:
         )
         entry = self._entries[target.id] = _Entry(target, source=(source.id, source.created_at))
         entry.write(copies)
-        return Clone(_thread_copy(target), tuple(map(_message_copy, copies)), ids)
+        entry.memory = working_memory.copied(origin.memory, source.id, self.clock())
+        if resource_memory:
+            theirs, ours = (MemoryTarget("resource", t.resource_id) for t in (source, target))
+            self._memories[ours.id] = working_memory.overwritten(
+                self._memory(ours), self._memory(theirs), source.id, self.clock()
+            )
+        return Clone(entry.seen(), tuple(map(_message_copy, copies)), ids)
 
     async def finish_clone(self, thread_id: str) -> None:
         await _other_tasks()  # a copy is made in one go here
@@ -389,6 +415,54 @@ class InMemoryStorage:
                 return False
             entry.thread = replace(entry.thread, title=title, version=entry.thread.version + 1)
             return True
+
+    async def get_working_memory(self, target: MemoryTarget) -> WorkingMemory:
+        await _other_tasks()
+        with self._lock:
+            if target.scope == "thread":
+                self._owned(target.id, None)
+            return self._memory(target)
+
+    async def put_working_memory(self, write: MemoryWrite) -> WorkingMemory:
+        thread = working_memory.guard(write)
+        after = working_memory.written(write.read, write.text, write.writer, self.clock())
+        await _other_tasks()
+        with self._lock:
+            entry = self._ready(thread.id) if thread else None
+            if thread and (entry is None or not rules.same_thread(entry.thread, thread)):
+                raise ThreadGone(thread.id)
+            current = self._memory(write.target)
+            if current.version != write.read.version:
+                raise MemoryMoved(current)
+            self._write_memory(write.target, after)
+            return after
+
+    def _memory(self, target: MemoryTarget) -> WorkingMemory:
+        """A memory as it stands; that of a thread which is not ready is not there for anybody."""
+        if target.scope == "resource":
+            return self._memories.get(target.id, WorkingMemory())
+        entry = self._ready(target.id)
+        return entry.memory if entry else WorkingMemory()
+
+    def _write_memory(self, target: MemoryTarget, memory: WorkingMemory) -> None:
+        if target.scope == "resource":
+            self._memories[target.id] = memory
+        else:
+            self._entries[target.id].memory = memory
+
+    def _seed(self, seed: MemorySeed | None, thread: Thread) -> tuple[MemoryTarget, WorkingMemory] | None:
+        """The memory that a seed of this thread is for, as it shall be. Raises `TooLarge`."""
+        if seed is None:
+            return None
+        target = working_memory.owner(seed, thread)
+        return target, working_memory.seeded(self._memory(target), seed, self.clock())
+
+    def _seen(self, entry: _Entry, seeded: tuple[MemoryTarget, WorkingMemory] | None) -> Thread:
+        """The thread for a caller, once the memory that a seed came for is written."""
+        if seeded is None:
+            return entry.seen()
+        self._write_memory(*seeded)
+        return replace(entry.seen(), memory=working_memory.view(seeded[1]))
 
     def _ready(self, thread_id: str) -> _Entry | None:
         entry = self._entries.get(thread_id)

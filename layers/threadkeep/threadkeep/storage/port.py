@@ -62,15 +62,16 @@ class MemoryMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryWrite:
-    """A new text for a working memory, provided that its version still is `read`.
+    """A new text for a working memory, provided that its version still is that of `read`.
 
+    `read` is the record as the writer read it: its past goes on in the new one, so that a write reads nothing.
     `writer` says who writes, for people: `run <id>`, `http`, `library`. `thread` is the thread as it was
     loaded; it must still be there, of the same owner. A write to a thread's memory needs it.
     """
 
     target: MemoryTarget
     text: str
-    read: int
+    read: WorkingMemory
     writer: str
     thread: "Thread | None" = None
 
@@ -95,6 +96,10 @@ class Thread:
     `seq` numbers the thread's messages, `last_at` is the newest `created_at` of any of them,
     `version` grows with each change. `created_at` never changes, so it tells apart a thread from
     another of the same id that was created after a delete.
+
+    `memory` is a view, not part of the row: the text of the thread's own working memory, None where that is
+    empty. Reads, lists and changes of threads fill it, turns do not. In the answer to a seed for the owner's
+    memory it is the text that stands there.
     """
 
     id: str
@@ -107,16 +112,18 @@ class Thread:
     last_at: Millis = 0
     message_count: int = 0
     version: int = 1
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewThread:
-    """A thread to create. The store sets its times."""
+    """A thread to create. The store sets its times. `memory` is written with it, if it is created."""
 
     id: str
     resource_id: str
     title: str = ""
     metadata: dict[str, Json] | None = None
+    memory: MemorySeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +131,13 @@ class ThreadChange:
     """What to change of a thread; None leaves a field as it is (TH-8).
 
     `merge` False replaces the metadata as a whole (HTTP PATCH), True sets its given top-level keys.
+    Metadata never holds working memory, so that replacing it leaves that alone.
     """
 
     title: str | None = None
     metadata: dict[str, Json] | None = None
     merge: bool = False
+    memory: MemorySeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +232,10 @@ class CloneRequest:
 
     `new` is the copy. An empty title becomes `Clone of <the source's title>`, or stays empty where the
     source has none; the metadata gets the key `clone`. `since` and `until` belong to the range.
+
+    The thread's own working memory is copied too, as the copy's first version; `new.memory` is not looked at.
+    `resource_memory` puts the text of the source owner's memory into that of the copy's owner as well, if that
+    is another resource (TH-11). An empty memory overwrites nothing.
     """
 
     source_id: str
@@ -231,6 +244,7 @@ class CloneRequest:
     since: Millis | None = None
     until: Millis | None = None
     message_ids: frozenset[str] | None = None
+    resource_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +289,8 @@ class TurnState:
     `thread` is None when it does not exist, is being deleted (`deleting` tells) or still being cloned.
     `history` is ascending. `stored_ids` are those of the asked-for message ids that the thread holds.
     `claimed` is the receipt that another run holds or has finished; None if ours was written, or none
-    was asked for.
+    was asked for. `memory` is the working memory that was asked for: a resource's also where the thread is
+    None, a thread's only with the thread.
     """
 
     thread: Thread | None
@@ -283,6 +298,7 @@ class TurnState:
     stored_ids: frozenset[str] = frozenset()
     deleting: bool = False
     claimed: Receipt | None = None
+    memory: WorkingMemory = WorkingMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +371,12 @@ class Storage(Protocol):
         message_ids: Sequence[str] = (),
         budget: Budget | None = None,
         claim: Receipt | None = None,
+        memory: MemoryTarget | None = None,
     ) -> TurnState:
         """Read thread, newest history and known message ids, consistently, in one parallel round.
 
         `claim`, a running receipt, is written in the same round, unless another run's is there that is not
-        past its deadline.
+        past its deadline. `memory`, this thread's working memory or a resource's, is read in it.
 
         History holds the newest `last_messages` conversation messages (roles user and assistant),
         and what lies between them; rows of other roles do not count (case H18). 0 loads none.
@@ -371,8 +388,10 @@ class Storage(Protocol):
     async def create_thread(self, new: NewThread) -> Thread:
         """Create a thread, or return the stored one unchanged if the same owner has it already.
 
-        Raises `AccessDenied` if another resource owns the id, `ThreadGone` while it is being deleted,
-        `Conflict` while it is being cloned, `TooLarge` above 350 KB of title and metadata.
+        A seed is written in the same transaction, unless it is stale; one that comes with a thread that exists
+        already is not looked at. Raises `AccessDenied` if another resource owns the id, `ThreadGone` while it
+        is being deleted, `Conflict` while it is being cloned, `TooLarge` above 350 KB of title and metadata or
+        of a working memory.
         """
         ...
 
@@ -399,15 +418,16 @@ class Storage(Protocol):
     async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
         """Change title or metadata and refresh `updated_at` (TH-8); never the owner.
 
-        Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner, `TooLarge`.
+        A seed is written in the same transaction, unless it is stale. Raises `NotFound`, `AccessDenied` if
+        `resource_id` is given and is not the owner, `TooLarge`.
         """
         ...
 
     async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
         """Give the thread, with all its messages, to another resource (TH-15).
 
-        `created_at` stays, `updated_at` is refreshed. The same owner again changes nothing. Raises
-        `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
+        `created_at` and its own working memory stay, `updated_at` is refreshed. The same owner again changes
+        nothing. Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
         """
         ...
 
@@ -541,4 +561,20 @@ class Storage(Protocol):
 
     async def set_title(self, thread: Thread, title: str) -> bool:
         """Write the title where it is still empty (case H34); False if it is not, or the thread is gone."""
+        ...
+
+    async def get_working_memory(self, target: MemoryTarget) -> WorkingMemory:
+        """A working memory, read consistently; one of version 0 if it was never written.
+
+        Raises `NotFound` for the memory of a thread that does not exist, is being deleted or still being cloned.
+        """
+        ...
+
+    async def put_working_memory(self, write: MemoryWrite) -> WorkingMemory:
+        """Write a text as the next version; returns the new record. One request to the store, also if it fails.
+
+        Raises `MemoryMoved` with what stands there if the version is another than the one read, `ThreadGone`
+        if `write.thread` was deleted, replaced or given to another resource since it was loaded, `TooLarge`
+        above 350 KB.
+        """
         ...

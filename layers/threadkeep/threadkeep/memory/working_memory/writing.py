@@ -58,7 +58,7 @@ async def changed(
         if text == current.text:
             return Written(current, current.version, attempt)
         try:
-            memory = await storage.put_working_memory(MemoryWrite(target, text, current.version, writer, thread))
+            memory = await storage.put_working_memory(MemoryWrite(target, text, current, writer, thread))
             return Written(memory, current.version, attempt + 1)
         except MemoryMoved as moved:
             current = moved.current

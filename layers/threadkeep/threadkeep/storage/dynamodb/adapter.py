@@ -19,12 +19,13 @@ from threadkeep.storage.dynamodb.sweep import Sweep
 from threadkeep.storage.dynamodb.table import Table
 from threadkeep.storage.dynamodb.threads import Threads
 from threadkeep.storage.dynamodb.turns import Turns
+from threadkeep.storage.dynamodb.working_memory import WorkingMemories
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns, Sweep):
+class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns, WorkingMemories, Sweep):
     """`Storage` on DynamoDB.
 
     `client` is a boto3 client of service `dynamodb`; `bucket` takes the bodies that are too big for an

@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from threadkeep.errors import Conflict, NotFound, ThreadGone
+from threadkeep.errors import Conflict, NotFound, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import copying as steps
 from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.copying import Copying, Selection
 from threadkeep.storage.dynamodb.items import text
-from threadkeep.storage.dynamodb.part import Part
-from threadkeep.storage.dynamodb.table import Cancelled
+from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, seen
+from threadkeep.storage.dynamodb.table import BUSY, Cancelled
 from threadkeep.storage.order import MAX_MILLIS, MAX_SEQ, bounds, order_key
 from threadkeep.storage.port import Clone, CloneRequest, Direction, MessageFilter, Thread
 
@@ -45,7 +45,8 @@ class Clones(Part):
     async def _select(self, source: Thread, request: CloneRequest) -> Selection:
         since, until = rules.time_range(MessageFilter(since=request.since, until=request.until))
         first, last = bounds(since, max(until, 0)) if since <= until else bounds(1, 0)
-        chosen = Selection(source.id, source.created_at, source.seq, first, last, request.message_ids)
+        memory_of = source.resource_id if request.resource_memory else None
+        chosen = Selection(source.id, source.created_at, source.seq, first, last, request.message_ids, memory_of)
         return chosen if request.limit is None else replace(chosen, first=await self._newest(chosen, request.limit))
 
     async def _newest(self, chosen: Selection, limit: int) -> str:
@@ -94,13 +95,18 @@ class Clones(Part):
                 return
 
     async def _finish(self, copying: Copying) -> None:
-        """Take the steps that are left. Raises `NotFound` if the source went, `ThreadGone` if the copy did."""
-        while True:
+        """Take the steps that are left. Raises `NotFound` if the source went, `ThreadGone` if the copy did.
+
+        A last step that meets another writer of a working memory is taken again.
+        """
+        last_steps = 0
+        while last_steps < RENUMBERINGS:
             rows = await self._next(copying)
             after = steps.advanced(copying, rows) if rows else copying
             try:
                 if not rows:
-                    await self._table.transact([steps.ready(copying), *requests.enter(copying.thread)])
+                    last_steps += 1
+                    await self._list(copying)
                     return
                 blobs = await self._duplicates(copying.thread, rows)
                 await self._table.transact([*steps.step(copying, after), *steps.copies(copying, rows, blobs)])
@@ -112,9 +118,17 @@ class Clones(Part):
                 if row is None or items.is_deleting(row):
                     raise ThreadGone(copying.thread.id) from cancelled
                 copying = steps.copying_of(row)
-                if rows and cancelled.failed(1):
+                if cancelled.failed(1):
                     await self._abandon(copying)
                     raise NotFound(_NO_SOURCE) from cancelled
+        raise StoreUnavailable(BUSY)
+
+    async def _list(self, copying: Copying) -> None:
+        """The last step: the copy is a thread like any other, and its working memory is there with it."""
+        found = await self._table.batch_get(steps.memory_keys(copying))
+        memories = steps.memories(copying, found, self._now())
+        lives = steps.source_lives(copying.selection)
+        await self._table.transact([steps.ready(copying), lives, *requests.enter(copying.thread), *memories])
 
     async def _duplicates(self, target: Thread, rows: "list[Item]") -> dict[str, str]:
         """A copy of each body that is in the bucket, by the body: the two messages live and die apart."""
@@ -147,9 +161,10 @@ class Clones(Part):
             await self._table.transact([update])
 
     async def _finished(self, target: Thread) -> Clone:
-        thread = await self._ready(target.id)
-        if thread is None:
+        row, memory, _ = await self._with_memory(target.id)
+        if row is None or not items.is_ready(row):
             raise ThreadGone(target.id)
+        thread = seen(items.thread_from(row), memory)
         rows = await self._first(None, requests.prefix(keys.thread(target.id), keys.MESSAGE, "ASC"))
         ids = {items.get_text(row, "copyOf"): items.get_text(row, "id") for row in rows if "copyOf" in row}
         return Clone(thread, tuple([await self._message(row) for row in rows]), ids)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from threadkeep import jsontext
 from threadkeep.clock import Millis
 from threadkeep.jsontext import Json
-from threadkeep.storage import rules
-from threadkeep.storage.dynamodb import items
+from threadkeep.storage import rules, working_memory
+from threadkeep.storage.dynamodb import items, requests
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.requests import Action
 from threadkeep.storage.order import order_key, place
-from threadkeep.storage.port import Thread
+from threadkeep.storage.port import MemoryTarget, Thread, WorkingMemory
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages of which thread are copied: `first` and `last` are orders, `seq` was its newest number."""
+    """Which messages of which thread are copied: `first` and `last` are orders, `seq` was its newest number.
+
+    `memory_of` is the resource whose working memory is copied too: the source's owner when the copy was asked for.
+    """
 
     source_id: str
     born: Millis
@@ -28,6 +31,7 @@ class Selection:
     first: str
     last: str
     ids: frozenset[str] | None
+    memory_of: str | None = None
 
     def takes(self, row: "Item") -> bool:
         if place(items.get_text(row, "order")).seq > self.seq:
@@ -36,12 +40,12 @@ class Selection:
 
     def to_json(self) -> Json:
         ids = None if self.ids is None else sorted(self.ids)
-        return [self.source_id, self.born, self.seq, self.first, self.last, ids]
+        return [self.source_id, self.born, self.seq, self.first, self.last, ids, self.memory_of]
 
     @classmethod
     def from_json(cls, value: Json) -> "Selection":
-        source_id, born, seq, first, last, ids = value
-        return cls(source_id, born, seq, first, last, None if ids is None else frozenset(ids))
+        source_id, born, seq, first, last, ids, *memory_of = value  # rows of older versions end with the ids
+        return cls(source_id, born, seq, first, last, None if ids is None else frozenset(ids), *memory_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,31 @@ def source_lives(chosen: Selection) -> Action:
             "ExpressionAttributeValues": {":born": number(chosen.born), ":ready": text(items.READY)},
         }
     }
+
+
+def memory_keys(copying: Copying) -> "list[Item]":
+    """The working memories to read before the last step."""
+    chosen, target = copying.selection, copying.thread
+    found = [items.thread_memory_key(chosen.source_id)]
+    if chosen.memory_of not in (None, target.resource_id):
+        found += [items.memory_key(MemoryTarget("resource", r)) for r in (chosen.memory_of, target.resource_id)]
+    return found
+
+
+def memories(copying: Copying, found: "Sequence[Item]", now: Millis) -> list[Action]:
+    """The writes of working memory in the last step (TH-11); `found` is what `memory_keys` name."""
+    chosen, target = copying.selection, copying.thread
+    own, *resources = (items.find(found, key) for key in memory_keys(copying))
+    actions: list[Action] = []
+    copy = working_memory.copied(items.memory_from(own, born=chosen.born), chosen.source_id, now)
+    if copy.version:
+        actions.append(requests.remember(MemoryTarget("thread", target.id), WorkingMemory(), copy, target))
+    if resources:
+        theirs, ours = map(items.memory_from, resources)
+        after = working_memory.overwritten(ours, theirs, chosen.source_id, now)
+        if after is not ours:
+            actions.append(requests.remember(MemoryTarget("resource", target.resource_id), ours, after))
+    return actions
 
 
 def copies(copying: Copying, rows: "Sequence[Item]", blobs: Mapping[str, str]) -> list[Action]:

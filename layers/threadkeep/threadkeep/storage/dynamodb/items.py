@@ -6,9 +6,11 @@ from threadkeep import jsontext
 from threadkeep.clock import Millis
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import keys
-from threadkeep.storage.port import Job, Message, Receipt, Thread
+from threadkeep.storage.port import Job, MemoryRevision, MemoryTarget, Message, Receipt, Thread, WorkingMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
     Item = dict[str, AttributeValueTypeDef]
@@ -34,6 +36,11 @@ def key(pk: str, sk: str) -> "Item":
 
 def thread_key(thread_id: str) -> "Item":
     return key(keys.thread(thread_id), keys.SELF)
+
+
+def find(found: "Iterable[Item]", wanted: "Item") -> "Item | None":
+    """The item of that key among those that were read."""
+    return next((item for item in found if wanted.items() <= item.items()), None)
 
 
 def get_text(item: "Item", name: str) -> str:
@@ -145,6 +152,10 @@ def message_key(thread_id: str, message_id: str) -> "Item":
     return key(keys.message_key(message_id), keys.encode(thread_id))
 
 
+def is_message_key(item: "Item") -> bool:
+    return get_text(item, "pk").startswith("K#")
+
+
 def place_of(home: "Item") -> "Item":
     """From a message's key row to the key of its own row."""
     thread_id, message_id = keys.decode(get_text(home, "sk")), keys.message_id_of(get_text(home, "pk"))
@@ -196,4 +207,43 @@ def receipt_from(item: "Item") -> Receipt:
         status="done" if get_text(item, "status") == "done" else "running",
         deadline=get_number(item, "deadline"),
         reply=jsontext.loads(get_text(item, "reply")),
+    )
+
+
+def memory_key(target: MemoryTarget) -> "Item":
+    pk = keys.thread(target.id) if target.scope == "thread" else keys.resource(target.id)
+    return key(pk, keys.MEMORY)
+
+
+def thread_memory_key(thread_id: str) -> "Item":
+    return memory_key(MemoryTarget("thread", thread_id))
+
+
+def memory_item(target: MemoryTarget, memory: WorkingMemory, thread: Thread | None) -> "Item":
+    """The memory of a thread tells which one it is of: `created_at` tells apart two of one id."""
+    past = [{"version": r.version, "at": r.at, "writer": r.writer, "digest": r.digest} for r in memory.past]
+    item = memory_key(target) | {
+        "text": text(memory.text),
+        "version": number(memory.version),
+        "past": text(jsontext.dumps(past)),
+        "seeds": text(jsontext.dumps(memory.seeds)),
+    }
+    if target.scope == "thread" and thread is not None:
+        item["threadCreatedAt"] = number(thread.created_at)
+    return item
+
+
+def memory_from(item: "Item | None", born: Millis | None = None) -> WorkingMemory:
+    """An absent item is a memory that was never written.
+
+    So is one that is not of the thread that was created at `born`, but of an earlier one of its id.
+    """
+    if item is None or (born is not None and get_number(item, "threadCreatedAt") != born):
+        return WorkingMemory()
+    past = jsontext.loads(get_text(item, "past"))
+    return WorkingMemory(
+        text=get_text(item, "text"),
+        version=get_number(item, "version"),
+        past=tuple(MemoryRevision(r["version"], r["at"], r["writer"], r["digest"]) for r in past),
+        seeds=tuple(jsontext.loads(get_text(item, "seeds"))),
     )

@@ -11,6 +11,7 @@ MESSAGE = "M#"
 JOB = "J#"
 DIRECTORY = "T#"
 CLONE = "C#"
+MEMORY = "W"  # the sort key of a thread's or a resource's working memory
 SHARDS = 8  # of the index that lists threads of all owners
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from threadkeep.errors import InvalidInput, Issue
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import items, keys, requests
-from threadkeep.storage.dynamodb.part import Part
+from threadkeep.storage.dynamodb.part import Part, seen
 from threadkeep.storage.port import Direction, Page, Thread, ThreadField
 
 _WALK_LIMIT = 10_000  # threads that an unindexed list may read
@@ -55,15 +55,19 @@ class ThreadLists(Part):
         rows = sorted((row for part in parts for row in part), key=lambda row: items.get_text(row, "g2sk"))
         ids = [keys.thread_of(items.get_text(row, "pk")) for row in rows]
         if order_by == "updatedAt":
-            ids = [t.id for t in sorted(await self._threads(ids), key=lambda t: (t.updated_at, t.id))]
+            ids = [t.id for t in sorted(await self._threads(ids, view=False), key=lambda t: (t.updated_at, t.id))]
         return total, ids if direction == "ASC" else ids[::-1]
 
-    async def _threads(self, ids: Sequence[str], resource_id: str | None = None) -> list[Thread]:
+    async def _threads(self, ids: Sequence[str], resource_id: str | None = None, *, view: bool = True) -> list[Thread]:
         """The live threads of these ids, in this order; only the resource's own, whatever a list said that is older.
 
-        An index that changes while its pages are read may name a thread twice.
+        An index that changes while its pages are read may name a thread twice. `view` reads their memories too.
         """
         ids = list(dict.fromkeys(ids))
-        rows = await self._table.batch_get([items.thread_key(i) for i in ids])
-        found = {t.id: t for t in map(items.thread_from, filter(items.is_ready, rows))}
+        memories = [items.thread_memory_key(i) for i in ids] if view else []
+        rows = await self._table.batch_get([*(items.thread_key(i) for i in ids), *memories])
+        of = {items.get_text(row, "pk"): row for row in rows if items.get_text(row, "sk") == keys.MEMORY}
+        ready = (row for row in rows if items.get_text(row, "sk") == keys.SELF and items.is_ready(row))
+        threads = (seen(items.thread_from(row), of.get(items.get_text(row, "pk"))) for row in ready)
+        found = {t.id: t for t in threads}
         return [found[i] for i in ids if i in found and resource_id in (None, found[i].resource_id)]

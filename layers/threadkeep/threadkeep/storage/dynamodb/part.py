@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadkeep.clock import Millis
 from threadkeep.errors import Conflict, NotFound, ThreadGone, TooLarge
-from threadkeep.storage import rules
+from threadkeep.storage import rules, working_memory
 from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.table import Table
@@ -29,6 +30,12 @@ class Part:
 
     async def _row(self, thread_id: str) -> "Item | None":
         return await self._table.get(items.thread_key(thread_id))
+
+    async def _with_memory(self, thread_id: str, *more: "Item") -> "tuple[Item | None, Item | None, list[Item]]":
+        """A thread's row, the item of its working memory, and what there is of `more` keys, in one request."""
+        row, memory = items.thread_key(thread_id), items.thread_memory_key(thread_id)
+        found = await self._table.batch_get([row, memory, *more])
+        return items.find(found, row), items.find(found, memory), found
 
     async def _ready(self, thread_id: str) -> Thread | None:
         row = await self._row(thread_id)
@@ -71,6 +78,11 @@ class Part:
     async def _first(self, end: int | None, query: dict[str, Any]) -> list["Item"]:
         """The first `end` items of a Query, all of them if None."""
         return await first(self._table.query(query, limit=end), end)
+
+
+def seen(thread: Thread, memory: "Item | None") -> Thread:
+    """The thread with its view of its own memory."""
+    return replace(thread, memory=working_memory.view(items.memory_from(memory, thread.created_at)))
 
 
 def owned(thread_id: str, row: "Item | None", resource_id: str | None) -> Thread:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.storage.dynamodb import items, keys
 from threadkeep.storage.dynamodb.items import number, text
-from threadkeep.storage.port import Direction, Thread
+from threadkeep.storage.port import Direction, MemoryTarget, Thread, WorkingMemory
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -52,21 +52,41 @@ def _query(condition: str, values: "Item", direction: Direction) -> dict[str, An
 
 def if_alive(thread: Thread, change: str, values: "Item | None" = None, *, also: str = "") -> Action:
     """An Update of a thread that only happens while it is the same thread and ready."""
+    update = _alive(thread)
+    if also:
+        update["ConditionExpression"] += f" AND {also}"
+    update["ExpressionAttributeValues"] |= values or {}
+    return {"Update": update | {"UpdateExpression": change, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
+
+
+def is_alive(thread: Thread) -> Action:
+    """The check that a thread is the same thread and ready."""
+    return {"ConditionCheck": _alive(thread)}
+
+
+def _alive(thread: Thread) -> dict[str, Any]:
     return {
-        "Update": {
-            "Key": items.thread_key(thread.id),
-            "UpdateExpression": change,
-            "ConditionExpression": f"{_ALIVE} AND {also}" if also else _ALIVE,
-            "ExpressionAttributeNames": {"#state": "state"},
-            "ExpressionAttributeValues": {
-                ":owner": text(thread.resource_id),
-                ":born": number(thread.created_at),
-                ":ready": text(items.READY),
-                **(values or {}),
-            },
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
+        "Key": items.thread_key(thread.id),
+        "ConditionExpression": _ALIVE,
+        "ExpressionAttributeNames": {"#state": "state"},
+        "ExpressionAttributeValues": {
+            ":owner": text(thread.resource_id),
+            ":born": number(thread.created_at),
+            ":ready": text(items.READY),
+        },
     }
+
+
+def remember(target: MemoryTarget, read: WorkingMemory, after: WorkingMemory, thread: Thread | None = None) -> Action:
+    """Write a working memory, if its version still is the one that was read; a thread's needs that thread."""
+    condition: dict[str, Any] = NEW
+    if read.version:
+        condition = {
+            "ConditionExpression": "version = :read",
+            "ExpressionAttributeValues": {":read": number(read.version)},
+        }
+    put = {"Item": items.memory_item(target, after, thread), **condition}
+    return {"Put": put | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}}
 
 
 def rewrite(stored: Thread, after: Thread) -> Action:

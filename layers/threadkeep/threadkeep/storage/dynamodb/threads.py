@@ -1,15 +1,17 @@
 """Threads: create, read, change, give away, delete."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import AccessDenied, Conflict, StoreUnavailable, ThreadGone
-from threadkeep.storage import rules
+from threadkeep.storage import rules, working_memory
 from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.items import number, text
-from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, owned
+from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, owned, seen
+from threadkeep.storage.dynamodb.requests import Action
 from threadkeep.storage.dynamodb.table import BUSY, Cancelled
-from threadkeep.storage.port import NewThread, Thread, ThreadChange
+from threadkeep.storage.port import MemorySeed, MemoryTarget, NewThread, Thread, ThreadChange
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -24,39 +26,84 @@ class Threads(Part):
         now = self._now()
         thread = Thread(new.id, new.resource_id, new.title, new.metadata, created_at=now, updated_at=now)
         put = {"Item": items.thread_item(thread), **requests.NEW, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        try:
-            await self._table.transact([{"Put": put}, *requests.enter(thread)])
-        except Cancelled as cancelled:
-            return _existing(new, cancelled.old(0))
-        return thread
-
-    async def get_thread(self, thread_id: str) -> Thread | None:
-        return await self._ready(thread_id)
-
-    async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
-        row = await self._row(thread_id)
+        actions = [{"Put": put}, *requests.enter(thread)]
+        memory: Item | None = None
+        if new.memory and new.memory.scope == "resource":
+            memory = await self._table.get(items.memory_key(working_memory.owner(new.memory, thread)))
         for _ in range(RENUMBERINGS):
-            stored = owned(thread_id, row, resource_id)
-            after = rules.changed(stored, change, self._now())
+            shown, writes = self._seed(new.memory, thread, memory)
             try:
-                await self._table.transact([requests.rewrite(stored, after)])
-                return after
+                await self._table.transact([*actions, *writes])
+                return shown
             except Cancelled as cancelled:
-                row = cancelled.old(0)
+                if cancelled.failed(0):
+                    return await self._existing(new, cancelled.old(0))
+                memory = cancelled.old(len(actions))
         raise StoreUnavailable(BUSY)
 
+    def _seed(self, seed: MemorySeed | None, thread: Thread, memory: "Item | None") -> tuple[Thread, list[Action]]:
+        """The thread as it is shown once the seed has come, and the write that this takes.
+
+        `memory` is the item that stands where the seed goes; without a seed that of the thread itself.
+        """
+        if seed is None:
+            return seen(thread, memory), []
+        target = working_memory.owner(seed, thread)
+        current = items.memory_from(memory, thread.created_at if seed.scope == "thread" else None)
+        after = working_memory.seeded(current, seed, self._now())
+        shown = replace(thread, memory=working_memory.view(after))
+        return shown, [] if after is current else [requests.remember(target, current, after, thread)]
+
+    async def _existing(self, new: NewThread, row: "Item | None") -> Thread:
+        """What stands where a thread was to be created."""
+        if row is None or items.is_deleting(row):
+            raise ThreadGone(new.id)
+        if items.get_text(row, "resourceId") != new.resource_id:
+            raise AccessDenied
+        if not items.is_ready(row):
+            raise Conflict(f"Thread {new.id} is still being cloned")
+        return seen(items.thread_from(row), await self._table.get(items.thread_memory_key(new.id)))
+
+    async def get_thread(self, thread_id: str) -> Thread | None:
+        row, memory, _ = await self._with_memory(thread_id)
+        return seen(items.thread_from(row), memory) if row is not None and items.is_ready(row) else None
+
+    async def update_thread(self, thread_id: str, change: ThreadChange, *, resource_id: str | None) -> Thread:
+        for _ in range(RENUMBERINGS):
+            stored, memory = await self._to_update(thread_id, change.memory, resource_id)
+            after = rules.changed(stored, change, self._now())
+            shown, writes = self._seed(change.memory, after, memory)
+            with suppress(Cancelled):
+                await self._table.transact([requests.rewrite(stored, after), *writes])
+                return shown
+        raise StoreUnavailable(BUSY)
+
+    async def _to_update(
+        self, thread_id: str, seed: MemorySeed | None, resource_id: str | None
+    ) -> "tuple[Thread, Item | None]":
+        """A thread, and the memory that its seed goes to or that it shows: together, if its owner is known."""
+        by_owner = seed is not None and seed.scope == "resource"
+        expected = items.memory_key(MemoryTarget("resource", resource_id)) if by_owner and resource_id else None
+        row, memory, found = await self._with_memory(thread_id, *([expected] if expected else []))
+        thread = owned(thread_id, row, resource_id)
+        if not by_owner:
+            return thread, memory
+        if expected:
+            return thread, items.find(found, expected)
+        return thread, await self._table.get(items.memory_key(MemoryTarget("resource", thread.resource_id)))
+
     async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
-        row = await self._row(thread_id)
+        row, memory, _ = await self._with_memory(thread_id)
         for _ in range(RENUMBERINGS):
             stored = owned(thread_id, row, resource_id)
             if stored.resource_id == to:
-                return stored
+                return seen(stored, memory)
             after = replace(stored, resource_id=to, **rules.touched(stored, self._now()))
             try:
                 await self._table.transact(
                     [requests.rewrite(stored, after), *requests.leave(stored), *requests.enter(after)]
                 )
-                return after
+                return seen(after, memory)
             except Cancelled as cancelled:
                 row = cancelled.old(0)
         raise StoreUnavailable(BUSY)
@@ -149,14 +196,3 @@ def _if_deleting() -> dict[str, Any]:
         "ExpressionAttributeNames": {"#state": "state"},
         "ExpressionAttributeValues": {":deleting": text(items.DELETING)},
     }
-
-
-def _existing(new: NewThread, row: "Item | None") -> Thread:
-    """What stands where a thread was to be created."""
-    if row is None or items.is_deleting(row):
-        raise ThreadGone(new.id)
-    if items.get_text(row, "resourceId") != new.resource_id:
-        raise AccessDenied
-    if not items.is_ready(row):
-        raise Conflict(f"Thread {new.id} is still being cloned")
-    return items.thread_from(row)

@@ -11,7 +11,18 @@ from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
 from threadkeep.storage.dynamodb.requests import Action
 from threadkeep.storage.dynamodb.table import Cancelled
-from threadkeep.storage.port import Budget, Committed, Job, Message, Receipt, Thread, TurnCommit, TurnState
+from threadkeep.storage.port import (
+    Budget,
+    Committed,
+    Job,
+    MemoryTarget,
+    Message,
+    Receipt,
+    Thread,
+    TurnCommit,
+    TurnState,
+    WorkingMemory,
+)
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -30,18 +41,23 @@ class Turns(Part):
         message_ids: Sequence[str] = (),
         budget: Budget | None = None,
         claim: Receipt | None = None,
+        memory: MemoryTarget | None = None,
     ) -> TurnState:
         wanted = [items.message_key(thread_id, m) for m in dict.fromkeys(message_ids)]
+        own, memories = items.thread_key(thread_id), [items.memory_key(memory)] if memory else []
         history, found, claimed = await asyncio.gather(
             self._history(thread_id, last_messages, budget),
-            self._table.batch_get([items.thread_key(thread_id), *wanted]),
+            self._table.batch_get([own, *wanted, *memories]),
             self._claim(claim),
         )
-        row = next((i for i in found if items.get_text(i, "sk") == keys.SELF and "state" in i), None)
-        if row is None or not items.is_ready(row):
-            return TurnState(thread=None, deleting=row is not None and items.is_deleting(row), claimed=claimed)
-        stored = frozenset(keys.message_id_of(items.get_text(i, "pk")) for i in found if i is not row)
-        return TurnState(items.thread_from(row), history, stored, claimed=claimed)
+        row = items.find(found, own)
+        thread = items.thread_from(row) if row is not None and items.is_ready(row) else None
+        remembered = _memory(memory, thread, found)
+        if thread is None:
+            deleting = row is not None and items.is_deleting(row)
+            return TurnState(None, deleting=deleting, claimed=claimed, memory=remembered)
+        stored = frozenset(keys.message_id_of(items.get_text(i, "pk")) for i in found if items.is_message_key(i))
+        return TurnState(thread, history, stored, claimed=claimed, memory=remembered)
 
     async def _history(self, thread_id: str, last_messages: int, budget: Budget | None) -> tuple[Message, ...]:
         """The window of history, read from the newest row on until it is full.
@@ -114,6 +130,14 @@ class Turns(Part):
 
     async def delete_job(self, thread_id: str, run_id: str) -> None:
         await self._table.delete(items.key(keys.thread(thread_id), keys.job(run_id)))
+
+
+def _memory(target: MemoryTarget | None, thread: Thread | None, found: "Sequence[Item]") -> WorkingMemory:
+    """The memory that was asked for; that of a thread which is not ready is not there for anybody."""
+    if target is None or (target.scope == "thread" and (thread is None or thread.id != target.id)):
+        return WorkingMemory()
+    born = thread.created_at if thread and target.scope == "thread" else None
+    return items.memory_from(items.find(found, items.memory_key(target)), born)
 
 
 def _if_ours(receipt: Receipt) -> dict[str, Any]:
