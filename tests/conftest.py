@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from local.stack import Stack
+from local.stack import ROOT, Stack
 from tests.oidc import AUDIENCE, Issuer
 from tests.scripted.server import ScriptedModel
 from tests.template import create_table
@@ -67,6 +67,13 @@ def issuer() -> Iterator[Issuer]:
 def stack(deploy: Callable[..., Stack], issuer: Issuer) -> Stack:
     """The application, deployed once per session; each test takes ids of its own."""
     return deploy(parameters={"JwtIssuer": issuer.url, "JwtAudience": AUDIENCE})
+
+
+@pytest.fixture(scope="session")
+def agents_stack(deploy: Callable[..., Stack], issuer: Issuer) -> Stack:
+    """The application with the agents of `tests/fixtures/agents`, for tests of clients; deployed once per session."""
+    settings = {"JwtIssuer": issuer.url, "JwtAudience": AUDIENCE}
+    return deploy(agents=ROOT / "tests/fixtures/agents", parameters=settings)
 
 
 @pytest.fixture
