@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from threadkeep import jsontext
 from threadkeep.jsontext import Json
+from threadkeep.memory import signals
 from threadkeep.memory.messages import Content, parts_of
 from threadkeep.models.port import FilePart, Part, PromptMessage, TextPart, ToolCall, ToolResult
 from threadkeep.storage.port import Message
@@ -33,6 +34,9 @@ def seen_by_model(
     """
     if role == "assistant":
         return tuple(_assistant(content, seen, keep_pending))
+    if role == signals.ROLE:
+        text = signals.rendered(content)
+        return (PromptMessage("user", (TextPart(text),)),) if text else ()
     return tuple(_user(content)) if role == "user" else ()
 
 

@@ -66,10 +66,18 @@ class RunMessage:
 
 @dataclass(frozen=True, slots=True)
 class SystemText:
-    """One system message. Buckets stand in the prompt in the order agent, call, memory (CTX-1)."""
+    """One system message. Buckets stand in the prompt in the order agent, call, memory (CTX-1).
+
+    A text with a `key` may get a new version within the run (`MessageList.with_system`); what changes a text
+    by `with_text` keeps its key.
+    """
 
     text: str
     bucket: Bucket = "agent"
+    key: str = ""
+
+    def with_text(self, change: Callable[[str], str]) -> "SystemText":
+        return replace(self, text=change(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,14 @@ class MessageList:
         said = [t for t in (*self.system, *texts) if t.text.strip()]
         ranked = sorted(dict.fromkeys(said), key=lambda t: _BUCKETS.index(t.bucket))
         return replace(self, system=tuple(ranked))
+
+    def with_system(self, text: SystemText) -> "MessageList":
+        """With a new version of the system text that has this key, in its place; an empty one takes it out.
+
+        A list without a text of this key stays as it is: what a processor took out does not come back.
+        """
+        now = (text if t.key == text.key != "" else t for t in self.system)
+        return replace(self, system=tuple(t for t in now if t.text.strip()))
 
     def edited(self, kept: Sequence[RunMessage]) -> "MessageList":
         """With exactly these messages: what is omitted is gone, what has a known id keeps its source (PR-2).

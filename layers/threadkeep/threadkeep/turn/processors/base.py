@@ -10,9 +10,11 @@ from threadkeep.models.port import ModelResponse, PromptMessage
 from threadkeep.storage.port import Thread
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage
+from threadkeep.turn.signals import StateSignal, StateWindow
 
-if TYPE_CHECKING:  # a tool's outcome is only named here; tools know nothing of processors
+if TYPE_CHECKING:  # these are only named here: tools know nothing of processors
     from threadkeep.turn.tools import CallOutcome
+    from threadkeep.turn.working_memory import RunMemory
 
 T = TypeVar("T")
 Answer = T | None | Awaitable[T | None]  # None leaves everything as it is
@@ -42,7 +44,8 @@ class RunFacts:
     """What is the same for every processor of a run.
 
     `thread` and `history` (ascending, never edited) are what the run loaded; `thread` is None without
-    memory and where the run is the first of its thread.
+    memory and where a run that stores nothing is the first of its thread. `memory` is the run's working
+    memory as it is at the moment, None where the run has none.
     """
 
     run_id: str
@@ -52,6 +55,7 @@ class RunFacts:
     request_context: RequestContext = field(default_factory=RequestContext)
     thread: Thread | None = None
     history: tuple[RunMessage, ...] = ()
+    memory: "RunMemory | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,8 @@ class Processor:
     once: keep what belongs to a run in `call.state`. Returning None changes nothing. An exception fails the
     run with one clear error and stores nothing (PR-8); errors of `threadkeep.errors` keep their status.
 
-    As input processor: `process_input`, `process_input_step`, `process_llm_request`. As output processor:
+    As input processor: `process_input`, `process_input_step`, `compute_state_signal`, `process_llm_request`. As
+    output processor:
     `process_llm_response`, `process_output_step`, `process_tool_result`, `process_output_result`. In both:
     `process_api_error`. An agent may list one object in both directions. Chunks of a stream have no hook yet:
     streamed text passes `process_output_result` when it is whole.
@@ -99,6 +104,7 @@ class Processor:
 
     id: str = ""
     name: str = ""
+    state_id: str = ""  # of the state that `compute_state_signal` tells; empty means the processor's id
     measures: ClassVar[bool] = False  # its `process_llm_request` counts, so it runs after all that filter (case H27)
 
     @property
@@ -106,10 +112,18 @@ class Processor:
         return self.name or self.id
 
     def process_input(self, messages: MessageList, call: ProcessorCall) -> Answer[Edited]:
-        """Once, before the first model call. Edits of input messages are what is stored (PR-2)."""
+        """Once, before the first model call. Edits of input messages are what is stored (PR-2).
+
+        What enters the prompt later in the run passes here too, alone: a new version of the working memory's
+        system text, a state signal (case H27).
+        """
 
     def process_input_step(self, messages: MessageList, call: ProcessorCall) -> Answer[Edited]:
         """Before each model call. `call.said` holds the run's own steps, which are not in `messages`."""
+
+    def compute_state_signal(self, state: StateWindow, call: ProcessorCall) -> Answer[StateSignal]:
+        """Before each model call of a run with a thread, after `process_input_step`: what the model is to be told of
+        a state, given what it knows of it. What it knows already is not told again (SIG-7, SIG-8)."""
 
     def process_llm_request(self, prompt: tuple[PromptItem, ...], call: ProcessorCall) -> Answer[Sequence[PromptItem]]:
         """Before each model call, on the prompt as the provider gets it. Nothing that is stored changes."""

@@ -1,28 +1,41 @@
 """A model with the processors of a run around each of its calls."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from threadkeep.errors import ModelRejected, ModelUnavailable, ProcessorFailed
 from threadkeep.models.port import Model, ModelRequest, ModelResponse, PromptMessage, TextPart, Usage
-from threadkeep.turn.message_list import MessageList, PromptItem, messages_of
+from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, messages_of
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.processors.pipeline import Pipeline
+from threadkeep.turn.signals import StateSignals, later
 
 
 class ProcessedModel:
     """Asked by the loop as any other model; the prompt comes from `messages` and what the run said since.
 
     The first request of the loop holds the prompt without the run's own answers; whatever later requests
-    hold beyond it are these. `usage` counts every call, also those whose answer was refused.
+    hold beyond it are these. State signals stand where they were told: behind the input, or behind the
+    results of the step before; `told` are the latter. `usage` counts every call, also those whose answer
+    was refused.
     """
 
-    def __init__(self, model: Model, pipeline: Pipeline, *, keep_pending: bool = False):
+    def __init__(
+        self, model: Model, pipeline: Pipeline, *, keep_pending: bool = False, states: StateSignals | None = None
+    ):
         self.messages = MessageList()
         self.usage = Usage()
         self._model = model
         self._pipeline = pipeline
         self._keep_pending = keep_pending
+        self._states = states
+        self._told: list[tuple[int, RunMessage]] = []  # with the number of messages said before each
         self._opening: int | None = None
+
+    @property
+    def told(self) -> tuple[RunMessage, ...]:
+        """The state signals that came after the first call."""
+        return tuple(message for _, message in self._told)
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """One step. Raises `Aborted` where a processor stops the run."""
@@ -31,10 +44,29 @@ class ProcessedModel:
         said = request.messages[self._opening :]
         self._pipeline.said = said
         self.messages = await self._pipeline.input_step(self.messages)
+        await self._tell_states(len(said))
         prompt = self.messages.prompt(keep_pending=self._keep_pending)
-        response = await self._accepted(request, (*prompt, *(PromptItem(m, "response") for m in said)))
+        response = await self._accepted(request, (*prompt, *self._since(said)))
         self._pipeline.step += 1
         return response
+
+    async def _tell_states(self, said: int) -> None:
+        if self._states is None:
+            return
+        due = await self._pipeline.state_signals(self._states, (*self.messages.messages, *self.told))
+        if said:
+            self._told += [(said, later(message)) for message in due]
+        else:
+            self.messages = self.messages.plus(*due)
+
+    def _since(self, said: Sequence[PromptMessage]) -> list[PromptItem]:
+        """The run's own steps, and the signals told between them."""
+        items: list[PromptItem] = []
+        for count in range(len(said) + 1):
+            items += [PromptItem(said[count - 1], "response")] if count else []
+            told = [message for place, message in self._told if place == count]
+            items += MessageList((), tuple(told)).prompt()
+        return items
 
     async def _accepted(self, request: ModelRequest, prompt: tuple[PromptItem, ...]) -> ModelResponse:
         """The first answer that no processor refuses; its usage includes that of the refused ones."""

@@ -3,13 +3,14 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable, ProcessorFailed, ThreadkeepError
 from threadkeep.models.port import ModelResponse, PromptMessage
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage
 from threadkeep.turn.processors.base import Aborted, Edited, Processor, ProcessorCall, RunFacts
+from threadkeep.turn.signals import StateSignal, StateSignals
 from threadkeep.turn.tools import CallOutcome
 
 _log = logging.getLogger(__name__)
@@ -36,14 +37,40 @@ class Pipeline:
         check_ids(self.outputs)
 
     async def input(self, messages: MessageList) -> MessageList:
-        """Everything that enters the prompt, once per run."""
-        for processor in self.inputs:
-            messages = _applied(messages, await self._ask(processor, processor.process_input, messages))
-        return messages
+        """Everything that enters the prompt when the run begins."""
+        return await self._entered(messages, self.inputs)
 
     async def input_step(self, messages: MessageList) -> MessageList:
-        for processor in self.inputs:
+        """Each new version of a system text passes `process_input` of the processors behind: it enters the prompt."""
+        for place, processor in enumerate(self.inputs):
+            before = messages
             messages = _applied(messages, await self._ask(processor, processor.process_input_step, messages))
+            for text in messages.system:
+                if text.key and text not in before.system:
+                    entered = await self._entered(MessageList((text,)), self.inputs[place + 1 :])
+                    left = (t for t in entered.system if t.key == text.key)
+                    messages = messages.with_system(next(left, replace(text, text="")))
+        return messages
+
+    async def state_signals(self, states: StateSignals, known: Sequence[RunMessage]) -> list[RunMessage]:
+        """The signals that are due before a model call; `known` are the messages that the model sees (SIG-8)."""
+        due: list[RunMessage] = []
+        for processor in filter(_tells_state, self.inputs):
+            window = states.window(processor.state_id or processor.id, (*known, *due))
+            wanted = await self._ask(processor, processor.compute_state_signal, window)
+            message = states.message(_of_state(wanted, processor), window) if wanted is not None else None
+            if message is None:
+                continue
+            entered = await self._entered(MessageList((), (message,)), self.inputs)
+            for left in (m for m in entered.messages if m.id == message.id):
+                states.track(left, window)
+                due.append(left)
+        return due
+
+    async def _entered(self, messages: MessageList, processors: Sequence[Processor]) -> MessageList:
+        """What enters the prompt after the run began, as the filters leave it (case H27)."""
+        for processor in processors:
+            messages = _applied(messages, await self._ask(processor, processor.process_input, messages))
         return messages
 
     async def request(self, prompt: tuple[PromptItem, ...]) -> tuple[PromptItem, ...]:
@@ -118,6 +145,17 @@ def check_ids(processors: Iterable[Processor]) -> None:
 def unique(processors: Iterable[Processor]) -> list[Processor]:
     """Each object once, for those that are listed in both directions."""
     return list({id(p): p for p in processors}.values())
+
+
+def _tells_state(processor: Processor) -> bool:
+    return type(processor).compute_state_signal is not Processor.compute_state_signal
+
+
+def _of_state(wanted: StateSignal, processor: Processor) -> StateSignal:
+    known = processor.state_id or processor.id
+    if wanted.id != known:
+        raise ConfigurationError(f"Processor {processor.id} tells the state {wanted.id}, it has the state {known}")
+    return wanted
 
 
 def _applied(messages: MessageList, edited: Edited | None) -> MessageList:
