@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from threadkeep.agents.agent import Agent
+    from threadkeep.agents.speakers import Speaker, SpeakerTurns, as_user_turn, read_user_turn
     from threadkeep.agents.tool import schema_tool, tool
     from threadkeep.memory.memory import Memory
+    from threadkeep.memory.signals import Signal
     from threadkeep.models.port import ModelSettings
     from threadkeep.turn.context import RequestContext
     from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, SystemText
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
     from threadkeep.turn.processors.message_history import MessageHistory
     from threadkeep.turn.processors.token_limiter import TokenLimiter
     from threadkeep.turn.processors.tool_call_filter import ToolCallFilter
+    from threadkeep.turn.processors.working_memory import WorkingMemory
     from threadkeep.turn.result import Step, TurnResult
+    from threadkeep.turn.signals import StateSignal, StateWindow
     from threadkeep.turn.structured import StructuredOutput
     from threadkeep.turn.tools import Tool, ToolContext
 
@@ -32,6 +36,11 @@ __all__ = [
     "PromptItem",
     "RequestContext",
     "RunMessage",
+    "Signal",
+    "Speaker",
+    "SpeakerTurns",
+    "StateSignal",
+    "StateWindow",
     "Step",
     "StructuredOutput",
     "SystemText",
@@ -40,6 +49,9 @@ __all__ = [
     "ToolCallFilter",
     "ToolContext",
     "TurnResult",
+    "WorkingMemory",
+    "as_user_turn",
+    "read_user_turn",
     "schema_tool",
     "tool",
 ]
@@ -55,6 +67,11 @@ _HOMES = {
     "PromptItem": "threadkeep.turn.message_list",
     "RequestContext": "threadkeep.turn.context",
     "RunMessage": "threadkeep.turn.message_list",
+    "Signal": "threadkeep.memory.signals",
+    "Speaker": "threadkeep.agents.speakers",
+    "SpeakerTurns": "threadkeep.agents.speakers",
+    "StateSignal": "threadkeep.turn.signals",
+    "StateWindow": "threadkeep.turn.signals",
     "Step": "threadkeep.turn.result",
     "StructuredOutput": "threadkeep.turn.structured",
     "SystemText": "threadkeep.turn.message_list",
@@ -63,6 +80,9 @@ _HOMES = {
     "ToolCallFilter": "threadkeep.turn.processors.tool_call_filter",
     "ToolContext": "threadkeep.turn.tools",
     "TurnResult": "threadkeep.turn.result",
+    "WorkingMemory": "threadkeep.turn.processors.working_memory",
+    "as_user_turn": "threadkeep.agents.speakers",
+    "read_user_turn": "threadkeep.agents.speakers",
     "schema_tool": "threadkeep.agents.tool",
     "tool": "threadkeep.agents.tool",
 }

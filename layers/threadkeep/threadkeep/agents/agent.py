@@ -11,7 +11,7 @@ from threadkeep.config import settings
 from threadkeep.errors import ConfigurationError
 from threadkeep.memory.memory import Memory
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.turn.context import RequestContext, check_context, value_of
+from threadkeep.turn.context import SPEAKER_KEY, RequestContext, check_context, value_of
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.processors.pipeline import check_ids
 from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent, TurnRequest
@@ -21,6 +21,7 @@ from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # functions that only list agents need no turn
     from threadkeep.agents.library import Hook, Said, ThreadArgument
+    from threadkeep.agents.speakers import Speaker
     from threadkeep.storage.port import Storage
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class Agent:
     `model` is `provider/model`, for example `bedrock/<model id>` or `openai/<model>`; empty means the
     deployment's default. `instructions`, `model`, `memory`, `tools` and both lists of processors may each be
     a function of the request context, async or not (D-RC-4). Without `memory` the agent remembers nothing.
+    `read_only` lets it read all memory and write none, whatever its Memory and a call say (case H14).
     `max_processor_retries` is how often processors may have the model answer again in one run (PR-7).
     `request_context_schema` is a pydantic model that the request context must satisfy before anything
     runs (D-RC-5). Raises `ConfigurationError` for an id that cannot travel in a URL, or two tools or
@@ -52,6 +54,7 @@ class Agent:
     input_processors: Dynamic[Sequence[Processor]] = field(default_factory=tuple[Processor, ...])
     output_processors: Dynamic[Sequence[Processor]] = field(default_factory=tuple[Processor, ...])
     max_processor_retries: int = 0
+    read_only: bool = False
     request_context_schema: type[BaseModel] | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +96,7 @@ class Agent:
             input_processors=tuple(await value_of(self.input_processors, context)),
             output_processors=tuple(await value_of(self.output_processors, context)),
             max_processor_retries=self.max_processor_retries,
+            read_only=self.read_only,
         )
 
     async def generate(
@@ -113,6 +117,7 @@ class Agent:
         structured_output: StructuredOutput | None = None,
         model_settings: ModelSettings | None = None,
         request_context: Mapping[str, Any] | None = None,
+        speaker: "Speaker | None" = None,
         run_id: str | None = None,
         deadline: float | None = None,
         on_step_finish: "Hook | None" = None,
@@ -124,7 +129,7 @@ class Agent:
         `messages` and `context` are a text, or a list of texts and `{role, content}` as over HTTP. `thread` is
         an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used. `options` change
         the memory's for this call. `storage` None means the memory's own, or one in memory that all agents
-        of the process share. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the title
+        of the process share. `speaker` is who says the messages, for `SpeakerTurns`. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the title
         of a thread that got one; they may be async (LOOP-10).
 
         Raises `InvalidInput` where only one of thread and resource is given (TH-17), and what `run_turn` raises.
@@ -134,6 +139,8 @@ class Agent:
         conversation = library.conversation_of(thread, resource)
         said = library.messages_of(messages, "messages")
         values = RequestContext(request_context)
+        if speaker is not None:
+            values[SPEAKER_KEY] = speaker.to_json()
         resolved = await self.resolve(values)
         request = TurnRequest(
             messages=said,

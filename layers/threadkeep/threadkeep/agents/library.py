@@ -51,7 +51,7 @@ async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storag
         request = replace(request, on_step=_awaited(hooks.step))
     result = await run_turn(agent, request, services)
     if result.thread is not None:
-        used = planned(agent, own_context(request), services).storage
+        used = planned(agent, own_context(agent, request), services).storage
         title = await _titled(Services(used, models), result.thread.id, request.run_id)
         if title and title != result.thread.title and hooks.title is not None:
             await _awaited(hooks.title)(title)
@@ -93,7 +93,11 @@ def options_of(agent: TurnAgent, call: Mapping[str, Any] | None) -> MemoryOption
 
 
 def _camel(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {to_camel(k): _camel(v) if isinstance(v, Mapping) else v for k, v in options.items()}  # pyright: ignore[reportUnknownArgumentType]
+    """The options in the spelling of the wire; a JSON Schema keeps the names of its properties."""
+    return {
+        to_camel(k): _camel(v) if isinstance(v, Mapping) and k not in ("schema", "json_schema") else v  # pyright: ignore[reportUnknownArgumentType]
+        for k, v in options.items()
+    }
 
 
 def _named_model(agent: TurnAgent) -> tuple[TurnAgent, Models]:

@@ -6,15 +6,16 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from threadkeep import ids, jsontext, schemas
 from threadkeep.agents import Agent
+from threadkeep.agents.speakers import MAX_SPEAKER, Speaker
 from threadkeep.config import settings
-from threadkeep.errors import InvalidInput, Issue, NotFound
+from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
 from threadkeep.http import reply, wire
 from threadkeep.http.repeats import key_of
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import ModelSettings
-from threadkeep.turn.context import RequestContext
+from threadkeep.turn.context import SPEAKER_KEY, RequestContext
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.receipts import repeatable
 from threadkeep.turn.request import Conversation, Repeatable, Services, TurnAgent, TurnRequest
@@ -118,8 +119,19 @@ SystemTexts = Annotated[
 ]
 
 
+class SpeakerBody(wire.Body):
+    """Who says the messages, where several people share a thread (MUT-2)."""
+
+    author_id: Annotated[str, Field(min_length=1, max_length=MAX_SPEAKER)]
+    author_name: Annotated[str, Field(max_length=MAX_SPEAKER)] = ""
+    functional_role: Annotated[str, Field(max_length=MAX_SPEAKER)] = ""
+
+
 class GenerateBody(wire.Body):
-    """`maxSteps` 0 means the agent's own. With `requireToolApproval` no tool of the agent runs."""
+    """`maxSteps` 0 means the agent's own. With `requireToolApproval` no tool of the agent runs.
+
+    Only a service may name the `speaker`; that of a user's token is the user (MUT-7).
+    """
 
     messages: Json
     memory: MemoryBody | None = None
@@ -135,6 +147,7 @@ class GenerateBody(wire.Body):
     client_tools: Annotated[dict[ToolName, ClientTool], Field(max_length=MAX_CLIENT_TOOLS)] | None = None
     structured_output: StructuredBody | None = None
     require_tool_approval: bool = False
+    speaker: SpeakerBody | None = None
 
 
 async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Json]:
@@ -143,6 +156,8 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
     request_context = RequestContext.from_client(call.body.request_context | call.query.request_context)  # D-RC-2
+    if (speaker := _speaker(call)) is not None:
+        request_context[SPEAKER_KEY] = speaker.to_json()
     resolved = await agent.resolve(request_context)
     request = TurnRequest(
         messages=messages,
@@ -173,6 +188,16 @@ def _agent(call: Call[Any, Any]) -> Agent:
     if agent is None:
         raise NotFound(f"Agent with id {agent_id} not found")
     return agent
+
+
+def _speaker(call: Call[Any, GenerateBody]) -> Speaker | None:
+    """Who says the messages. Raises `AccessDenied` for a user who wants to speak for somebody (MUT-7)."""
+    given = call.body.speaker
+    if call.identity.kind == "service":
+        return Speaker(given.author_id, given.author_name, given.functional_role) if given else None
+    if given is not None:
+        raise AccessDenied("Access denied: only a service may name the speaker")
+    return Speaker(call.identity.resource) if call.identity.resource else None
 
 
 def _client_tools(body: GenerateBody) -> tuple[Tool, ...]:

@@ -24,6 +24,7 @@ from threadkeep.http.route import Call, Route
 from threadkeep.jsontext import Json
 from threadkeep.memory import messages
 from threadkeep.memory.messages import Content
+from threadkeep.memory.working_memory import stripping
 from threadkeep.storage import rules
 from threadkeep.storage.port import SavedMessage, Storage
 
@@ -123,7 +124,8 @@ class SaveMessages(wire.Body):
 
 
 class SavedMessages(wire.Reply):
-    """What was stored, in the request's order. System messages and transient signals are not (case H19)."""
+    """What was stored, in the request's order. System messages and transient signals are not (case H19), nor are
+    calls of `updateWorkingMemory` and whole `<working_memory>` spans of text (MS-5)."""
 
     messages: list[wire.Message]
 
@@ -206,11 +208,13 @@ def _rows(call: Call[wire.OwnerQuery, SaveMessages]) -> list[_Row]:
     latest = clock.now() + rules.MAX_AHEAD_MILLIS
     for n, given in enumerate(call.body.messages):
         owner = call.identity.owner(given.resource_id or call.query.resource_id)
-        content = _content(cast(Json, given.content))
+        content = stripping.stripped(_content(cast(Json, given.content)))
         if owner is None:
             issues.append(Issue(f"messages.{n}.resourceId", "required, received undefined"))
         elif given.created_at is not None and not 0 <= given.created_at <= latest:
             issues.append(Issue(f"messages.{n}.createdAt", "must not be before 1970 or more than a day ahead"))
+        elif content is None:
+            continue  # nothing was left to store (MS-5)
         elif given.role == "signal" and len(_type(given, content) or "") > MAX_TYPE:
             field = f"messages.{n}.content.metadata.signal.tagName"
             issues.append(Issue(field, f"must have a length of at most {MAX_TYPE}"))

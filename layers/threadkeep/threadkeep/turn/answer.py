@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from threadkeep.errors import TooLarge
 from threadkeep.jsontext import Json
-from threadkeep.memory import budget
+from threadkeep.memory import budget, signals
 from threadkeep.memory.messages import with_metadata
+from threadkeep.memory.working_memory import stripping
 from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
 from threadkeep.storage.port import Message, MessageUpdate, NewMessage, TurnState
@@ -19,8 +20,10 @@ from threadkeep.turn.processors.model import ProcessedModel
 from threadkeep.turn.processors.pipeline import Pipeline
 from threadkeep.turn.request import TurnAgent, TurnRequest
 from threadkeep.turn.result import Step, TurnResult, as_edited
+from threadkeep.turn.signals import StateSignals, stored_only
 from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import Tool, ToolContext
+from threadkeep.turn.working_memory import RunMemory
 
 _MODEL_TIMEOUT = 120.0  # seconds for one model call where the turn has no deadline
 
@@ -49,6 +52,7 @@ class Run:
         model: Model,
         tools: Mapping[str, Tool],
         updates: Sequence[MessageUpdate] = (),
+        memory: RunMemory | None = None,
     ):
         self._agent = agent
         self._request = request
@@ -56,11 +60,17 @@ class Run:
         self._state = state
         self._tools = tools
         self._updates = updates
+        self._memory = memory
         self._limiter = plan.limiter(state.thread)
         self._drawn = self._limiter.boundary if self._limiter else None
         self._pipeline = Pipeline(self._inputs(), plan.outputs, self._facts(), agent.max_processor_retries)
+        self._states = _states(plan, state)
         self._model = ProcessedModel(
-            model, self._pipeline, keep_pending=not request.options.filter_incomplete_tool_calls
+            model,
+            self._pipeline,
+            keep_pending=not request.options.filter_incomplete_tool_calls,
+            states=self._states,
+            is_gone=self._limiter.is_gone if self._limiter else None,
         )
 
     async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
@@ -75,8 +85,9 @@ class Run:
         after = await self._pipeline.output(before)
         shown = steps if after == before else as_edited(steps, after)
         shaped = self._structured(shown)
-        new = (*self._model.messages.of("input"), *_with_object(after, shaped))
-        return Answered(shown, tuple(m.to_store for m in new), self._remembered(), shaped, tuple(updates))
+        new = (*self._model.messages.of("input"), *_with_object(after, shaped), *self._model.told)
+        room = rules.MAX_TURN_MESSAGES - len(updates)
+        return Answered(shown, _to_store(new, room), self._remembered(), shaped, tuple(updates))
 
     def stopped(self, aborted: Aborted, provider: str) -> TurnResult:
         """What is left of a run that a processor stopped (PR-7)."""
@@ -93,11 +104,12 @@ class Run:
 
     @property
     def thread_metadata(self) -> dict[str, Json] | None:
-        """What the thread is to remember of this run: where its history begins, if that moved (PR-14)."""
-        limiter = self._limiter
-        if limiter is None or limiter.boundary is None or limiter.boundary == self._drawn:
-            return None
-        return budget.as_metadata(limiter.boundary, limiter.limits)
+        """What the thread is to remember of this run: where its history begins, if that moved (PR-14), and which
+        states were told (SIG-6)."""
+        limiter, found = self._limiter, dict(self._states.thread_metadata) if self._states else {}
+        if limiter is not None and limiter.boundary is not None and limiter.boundary != self._drawn:
+            found |= budget.as_metadata(limiter.boundary, limiter.limits)
+        return found or None
 
     def _inputs(self) -> tuple[Processor, ...]:
         return (self._limiter, *self._plan.inputs) if self._limiter else self._plan.inputs
@@ -113,6 +125,7 @@ class Run:
             self._request.request_context,
             state.thread,
             tuple(RunMessage.stored(m) for m in state.history if m.id not in answered),
+            self._memory,
         )
 
     async def _steps(self, opening: MessageList, name: str) -> tuple[Step, ...]:
@@ -156,6 +169,23 @@ class Run:
             for m in self._state.history
             if m.id in seen and not (boundary and boundary.holds(m.created_at, m.id))
         )
+
+
+def _states(plan: Plan, state: TurnState) -> StateSignals | None:
+    """A run without thread tells no states (SIG-8)."""
+    return StateSignals(plan.conversation.thread_id, state.thread) if plan.conversation else None
+
+
+def _to_store(messages: Sequence[RunMessage], room: int) -> tuple[NewMessage, ...]:
+    """What is stored of these messages: the one place through which a turn's messages pass (MS-5, case H27).
+
+    State signals for which one transaction has no room are left out: the next turn tells the state again.
+    """
+    over = max(len(messages) - room, 0)
+    dropped = {m.id for m in [m for m in messages if m.role == signals.ROLE][::-1][:over]}
+    kept = [m for m in stored_only(messages) if m.id not in dropped]
+    left = ((m, stripping.stripped(m.content)) for m in kept)
+    return tuple(replace(m, content=content).to_store for m, content in left if content is not None)
 
 
 def _with_object(answer: tuple[RunMessage, ...], shaped: Structured | None) -> tuple[RunMessage, ...]:

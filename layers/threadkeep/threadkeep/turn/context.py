@@ -12,6 +12,7 @@ from threadkeep.jsontext import Json
 
 RESOURCE_KEY = "mastra__resourceId"  # set by the server, these two override what a call asks for (RX-2)
 THREAD_KEY = "mastra__threadId"
+SPEAKER_KEY = "mastra__speaker"  # set by the server: who speaks in this run (MUT-7)
 RUN_KEY = "MastraMemory"  # set by each run that uses memory: its thread, resource and memory options (RX-3)
 
 _RESERVED_PREFIX = "mastra__"

@@ -35,13 +35,15 @@ def divided(request: TurnRequest, state: TurnState) -> Input:
     return Input(known, tuple(m for m, new in zip(said, is_new, strict=True) if new))
 
 
-def opening(agent: TurnAgent, request: TurnRequest, given: Input, state: TurnState, now: Millis) -> MessageList:
+def opening(
+    agent: TurnAgent, request: TurnRequest, given: Input, state: TurnState, now: Millis, *, window: int
+) -> MessageList:
     """The list that a run begins with; the history is added to it by its processor.
 
-    Where no history is loaded, what the caller sent of it is shown, but not stored again. Messages get the
+    Where no history is loaded (`window` 0), what the caller sent of it is shown, but not stored again. Messages get the
     time now, or one after the thread's last, each a millisecond later than the one before (CTX-3).
     """
-    shown = (*(given.known if request.options.window == 0 else ()), *(m for m in request.context if m.role != "system"))
+    shown = (*(given.known if window == 0 else ()), *(m for m in request.context if m.role != "system"))
     at = max(now, state.thread.last_at + 1 if state.thread else 0)
     context = [RunMessage.new(stored_form(m, at + n), "context") for n, m in enumerate(shown)]
     new = [RunMessage.new(stored_form(m, at + len(shown) + n), "input") for n, m in enumerate(given.new)]

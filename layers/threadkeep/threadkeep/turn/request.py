@@ -36,6 +36,7 @@ class TurnAgent:
     settings: ModelSettings = ModelSettings()
     input_processors: tuple[Processor, ...] = ()
     output_processors: tuple[Processor, ...] = ()
+    read_only: bool = False  # whatever memory and call say (case H14)
     max_processor_retries: int = 0  # answers that processors may refuse with `retry` (PR-7)
 
 

@@ -1,7 +1,9 @@
 """One turn: load → prompt → model loop → commit (DESIGN 4).
 
 On an existing thread it makes two sequential storage round trips, whatever the thread's length; one
-more where it creates the thread. It stores everything in one transaction at the end, or nothing.
+more where it creates the thread, and one more for each step in which the model writes working memory.
+It stores all its messages in one transaction at the end, or none; what the model wrote to working memory
+stays (`threadkeep.turn.working_memory`).
 """
 
 import asyncio
@@ -27,10 +29,9 @@ from threadkeep.storage.port import (
     NewMessage,
     NewThread,
     Receipt,
-    Storage,
-    Thread,
     TurnCommit,
     TurnState,
+    WorkingMemory,
 )
 from threadkeep.turn import client_results, prompt, receipts
 from threadkeep.turn.answer import Run, check_fits
@@ -42,6 +43,7 @@ from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool, offered
+from threadkeep.turn.working_memory import RunMemory
 
 _PATIENCE = 0.9  # of its deadline: how long a repeat waits for the run that it repeats
 
@@ -56,12 +58,19 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     that had its turn already gets the result of that turn (DESIGN 4). A run that a processor stops returns
     a result with a tripwire and stores nothing either (PR-7).
     """
-    request = own_context(request)
+    request = own_context(agent, request)
     plan = planned(agent, request, services)
-    tools = offered(agent.tools, request.client_tools, request.active_tools, ask_first=request.ask_first)
+    memory = RunMemory(plan.memory, plan.storage, request.run_id) if plan.memory else None
+    tools = offered(
+        agent.tools,
+        request.client_tools,
+        request.active_tools,
+        ask_first=request.ask_first,
+        memory=memory.tool if memory else None,
+    )
     model = _model(agent, services)
     async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
-        ready = await _Turn(agent, request, plan, *model, tools, hold).in_time()
+        ready = await _Turn(agent, request, plan, *model, tools, memory, hold).in_time()
         if ready.commit is None:
             return ready.result
         committed = await plan.storage.commit_turn(ready.commit)
@@ -88,6 +97,7 @@ class _Turn:
     model_name: str
     provider: str
     tools: Mapping[str, Tool]
+    memory: RunMemory | None
     hold: Hold
 
     async def in_time(self) -> _Ready:
@@ -123,10 +133,12 @@ class _Turn:
         plan, now = self.plan, clock.now()
         results = client_results.joined(self.request.messages, state.history, plan.window)
         request, state = replace(self.request, messages=results.messages), replace(state, history=results.history)
-        opening = _opening(self.agent, request, state, results.updates, now)
-        if plan.conversation and state.thread is None and not request.options.read_only:
-            state = TurnState(await _create(plan.storage, plan.conversation))
-        run = Run(self.agent, request, plan, state, self.model, self.tools, results.updates)
+        opening = _opening(self.agent, request, state, results.updates, now, window=plan.window)
+        if plan.conversation and state.thread is None and plan.creates:
+            state = await _created(plan, plan.conversation, state.memory)
+        if self.memory is not None:
+            self.memory.begin(state)
+        run = Run(self.agent, request, plan, state, self.model, self.tools, results.updates, self.memory)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
         except Aborted as aborted:
@@ -173,7 +185,12 @@ async def _load(plan: Plan, request: TurnRequest, receipt: Receipt | None) -> Tu
     if client_results.brings_results(request.messages):
         window = max(window, client_results.WINDOW)
     state = await plan.storage.load_turn(
-        conversation.thread_id, last_messages=window, message_ids=given, budget=plan.budget, claim=receipt
+        conversation.thread_id,
+        last_messages=window,
+        message_ids=given,
+        budget=plan.budget,
+        claim=receipt,
+        memory=plan.memory.target if plan.memory else None,
     )
     if state.deleting:
         raise ThreadGone(conversation.thread_id)
@@ -182,21 +199,33 @@ async def _load(plan: Plan, request: TurnRequest, receipt: Receipt | None) -> Tu
     return state
 
 
-async def _create(storage: Storage, conversation: Conversation) -> Thread:
-    return await storage.create_thread(
-        NewThread(conversation.thread_id, conversation.resource_id, conversation.title, conversation.metadata)
+async def _created(plan: Plan, conversation: Conversation, known: WorkingMemory) -> TurnState:
+    """The state after creating the thread; what a seed made of its working memory is read again."""
+    thread = await plan.storage.create_thread(
+        NewThread(
+            conversation.thread_id, conversation.resource_id, conversation.title, conversation.metadata, plan.seed
+        )
     )
+    if plan.memory is not None and (plan.seed is not None or thread.memory is not None):
+        known = await plan.storage.get_working_memory(plan.memory.target)
+    return TurnState(thread, memory=known)
 
 
 def _opening(
-    agent: TurnAgent, request: TurnRequest, state: TurnState, updates: tuple[MessageUpdate, ...], now: Millis
+    agent: TurnAgent,
+    request: TurnRequest,
+    state: TurnState,
+    updates: tuple[MessageUpdate, ...],
+    now: Millis,
+    *,
+    window: int,
 ) -> MessageList:
     """The list to begin with, its new input known to fit one transaction before anything is created or called."""
     given = prompt.divided(request, state)
     if not given.new and not updates:
         message = "holds no message that the thread does not have already, and no result that a call of it waits for"
         raise InvalidInput(Issue("messages", message))
-    opening = prompt.opening(agent, request, given, state, now)
+    opening = prompt.opening(agent, request, given, state, now, window=window)
     check_fits(opening, updates)
     return opening
 

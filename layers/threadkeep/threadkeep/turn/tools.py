@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadkeep import jsontext
-from threadkeep.errors import InvalidInput, Issue
+from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
 from threadkeep.memory.history import result_text
 from threadkeep.memory.messages import Content
@@ -113,16 +113,24 @@ async def run_calls(
 
 
 def offered(
-    own: Mapping[str, Tool], client: Sequence[Tool], active: frozenset[str] | None, *, ask_first: bool = False
+    own: Mapping[str, Tool],
+    client: Sequence[Tool],
+    active: frozenset[str] | None,
+    *,
+    ask_first: bool = False,
+    memory: Tool | None = None,
 ) -> Mapping[str, Tool]:
-    """The tools of one run by name: the agent's and the caller's, of which only `active` ones if that is given.
+    """The tools of one run by name: the agent's, its memory's and the caller's; only `active` ones if that is given.
 
-    `ask_first`: every tool of the agent needs approval. Raises `InvalidInput` for a client-side tool
-    whose name the agent's own tools take.
+    `ask_first`: every tool of the agent needs approval; its memory's never does. Raises `InvalidInput` for a
+    client-side tool whose name is taken, `ConfigurationError` if a tool of the agent has the name of its memory's.
     """
-    if taken := [t.name for t in client if t.name in own]:
-        raise InvalidInput(*(Issue(f"clientTools.{name}", "the agent has a tool of this name") for name in taken))
+    if memory is not None and memory.name in own:
+        raise ConfigurationError(f"The tool name {memory.name} belongs to the agent's memory")
     tools = {name: replace(tool, require_approval=tool.require_approval or ask_first) for name, tool in own.items()}
+    tools |= {memory.name: memory} if memory else {}
+    if taken := [t.name for t in client if t.name in tools]:
+        raise InvalidInput(*(Issue(f"clientTools.{name}", "the agent has a tool of this name") for name in taken))
     tools |= {tool.name: tool for tool in client}
     return {name: tool for name, tool in tools.items() if active is None or name in active}
 

@@ -26,7 +26,7 @@ class MemoryTokenLimiter(Processor):
 
     def process_llm_request(self, prompt: tuple[PromptItem, ...], call: ProcessorCall) -> Sequence[PromptItem]:
         history = {m.id: m for m in call.facts.history}
-        left = [item for item in prompt if not self._is_gone(history.get(item.id or ""))]
+        left = [item for item in prompt if not self.is_gone(history.get(item.id or ""))]
         costs = [tokens.prompt_message(item.message) for item in left]
         total, first = tokens.CONVERSATION_OVERHEAD + sum(costs), 0
         system = sum(item.source == "system" for item in left)
@@ -41,7 +41,8 @@ class MemoryTokenLimiter(Processor):
             self._let_go(history.get(oldest or ""))
         return [*(item for item in prompt if item.source == "system"), *left[first:]]
 
-    def _is_gone(self, message: RunMessage | None) -> bool:
+    def is_gone(self, message: RunMessage | None) -> bool:
+        """Whether the model no longer sees a message of the history."""
         return message is not None and self.boundary is not None and self.boundary.holds(message.created_at, message.id)
 
     def _let_go(self, message: RunMessage | None) -> None:

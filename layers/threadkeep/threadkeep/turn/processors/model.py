@@ -1,6 +1,6 @@
 """A model with the processors of a run around each of its calls."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from threadkeep.errors import ModelRejected, ModelUnavailable, ProcessorFailed
@@ -16,12 +16,19 @@ class ProcessedModel:
 
     The first request of the loop holds the prompt without the run's own answers; whatever later requests
     hold beyond it are these. State signals stand where they were told: behind the input, or behind the
-    results of the step before; `told` are the latter. `usage` counts every call, also those whose answer
+    results of the step before; `told` are the latter. `is_gone` tells which messages a budget keeps out of the
+    prompt, so that no state counts as known by them. `usage` counts every call, also those whose answer
     was refused.
     """
 
     def __init__(
-        self, model: Model, pipeline: Pipeline, *, keep_pending: bool = False, states: StateSignals | None = None
+        self,
+        model: Model,
+        pipeline: Pipeline,
+        *,
+        keep_pending: bool = False,
+        states: StateSignals | None = None,
+        is_gone: Callable[[RunMessage], bool] | None = None,
     ):
         self.messages = MessageList()
         self.usage = Usage()
@@ -29,6 +36,7 @@ class ProcessedModel:
         self._pipeline = pipeline
         self._keep_pending = keep_pending
         self._states = states
+        self._is_gone = is_gone
         self._told: list[tuple[int, RunMessage]] = []  # with the number of messages said before each
         self._opening: int | None = None
 
@@ -53,7 +61,8 @@ class ProcessedModel:
     async def _tell_states(self, said: int) -> None:
         if self._states is None:
             return
-        due = await self._pipeline.state_signals(self._states, (*self.messages.messages, *self.told))
+        known = [m for m in self.messages.messages if not (self._is_gone and self._is_gone(m))]
+        due = await self._pipeline.state_signals(self._states, (*known, *self.told))
         if said:
             self._told += [(said, later(message)) for message in due]
         else:
