@@ -128,9 +128,10 @@ class Agent:
 
         `messages` and `context` are a text, or a list of texts and `{role, content}` as over HTTP. `thread` is
         an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used. `options` change
-        the memory's for this call. `storage` None means the memory's own, or one in memory that all agents
-        of the process share. `speaker` is who says the messages, for `SpeakerTurns`. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the title
-        of a thread that got one; they may be async (LOOP-10).
+        the memory's for this call. `storage` None means the memory's own, or one in memory that all agents of
+        the process share. `speaker` is who says the messages, for `SpeakerTurns`. `deadline` is in seconds. The
+        hooks get a `Step`, the `TurnResult`, and the title of a thread that got one; they may be async
+        (LOOP-10).
 
         Raises `InvalidInput` where only one of thread and resource is given (TH-17), and what `run_turn` raises.
         """

@@ -14,6 +14,7 @@ from threadkeep.http.repeats import key_of
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
+from threadkeep.memory.working_memory.tool import tool_form
 from threadkeep.models.port import ModelSettings
 from threadkeep.turn.context import SPEAKER_KEY, RequestContext
 from threadkeep.turn.input import input_messages
@@ -159,16 +160,17 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
     if (speaker := _speaker(call)) is not None:
         request_context[SPEAKER_KEY] = speaker.to_json()
     resolved = await agent.resolve(request_context)
+    options = _options(resolved, call.body)
     request = TurnRequest(
         messages=messages,
         run_id=call.body.run_id or ids.new_id(),
         conversation=conversation,
-        options=_options(resolved, call.body),
+        options=options,
         context=input_messages(call.body.context, "context") if call.body.context is not None else (),
         instructions=call.body.instructions,
         system=call.body.system,
         max_steps=call.body.max_steps or None,
-        tool_choice=_tool_choice(call.body, resolved),
+        tool_choice=_tool_choice(call.body, resolved, options),
         active_tools=None if call.body.active_tools is None else frozenset(call.body.active_tools),
         settings=_settings(call.body.model_settings),
         deadline=settings().turn_deadline_seconds,
@@ -262,10 +264,11 @@ def _options(agent: TurnAgent, body: GenerateBody) -> MemoryOptions:
     return merged(base, body.memory.options if body.memory else None)
 
 
-def _tool_choice(body: GenerateBody, agent: TurnAgent) -> str:
+def _tool_choice(body: GenerateBody, agent: TurnAgent, options: MemoryOptions) -> str:
     if isinstance(body.tool_choice, str):
         return body.tool_choice
-    known = (*agent.tools, *(body.client_tools or {}))
+    own = (tool_form(options.working_memory).name,) if agent.memory and options.working_memory.enabled else ()
+    known = (*agent.tools, *own, *(body.client_tools or {}))
     if body.tool_choice.tool_name not in known:
         _refuse("toolChoice.toolName", f"there is no such tool, only {', '.join(known) or 'none'}")
     return body.tool_choice.tool_name

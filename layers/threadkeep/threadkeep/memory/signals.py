@@ -7,7 +7,7 @@ own; its content is escaped, so that it can neither end its tag nor open another
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from threadkeep import clock, jsontext
 from threadkeep.clock import Millis
@@ -20,13 +20,13 @@ Kind = Literal["user", "state", "reactive", "notification"]
 Mode = Literal["snapshot", "delta"]
 ROLE = "signal"
 
-_TAGS: dict[str, str] = {
+_TAGS: dict[Kind, str] = {
     "user": "user",
     "state": "state",
     "reactive": "system-reminder",
     "notification": "notification",
 }
-_OLD_KINDS: dict[str, Kind] = {"user-message": "user", "system-reminder": "reactive"}
+_KINDS: dict[str, Kind] = {kind: kind for kind in _TAGS} | {"user-message": "user", "system-reminder": "reactive"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)  # of XML's names those that every reader takes
 
 
@@ -70,8 +70,8 @@ class Signal:
     state: StateMark | None = None
 
     def __post_init__(self) -> None:
-        if self.type not in get_args(Kind):
-            raise ConfigurationError(f"There is no signal type {self.type!r}, only {', '.join(get_args(Kind))}")
+        if self.type not in _TAGS:
+            raise ConfigurationError(f"There is no signal type {self.type!r}, only {', '.join(_TAGS)}")
         for name in (self.tag, *self.attributes):
             if not _NAME.fullmatch(name):
                 raise ConfigurationError(f"A signal's tag and attributes need XML names, received {name!r}")
@@ -115,9 +115,7 @@ def is_transient(stored: Content) -> bool:
 
 def kind_of(name: Json) -> Kind | None:
     """The type of this name, in the spelling of today or an older one (SIG-1)."""
-    if not isinstance(name, str):
-        return None
-    return next((kind for kind in get_args(Kind) if kind == name), _OLD_KINDS.get(name))
+    return _KINDS.get(name) if isinstance(name, str) else None
 
 
 def rendered(stored: Content) -> str | None:
