@@ -26,7 +26,7 @@ _TAGS: dict[Kind, str] = {
     "reactive": "system-reminder",
     "notification": "notification",
 }
-_KINDS: dict[str, Kind] = {kind: kind for kind in _TAGS} | {"user-message": "user", "system-reminder": "reactive"}
+_KINDS: dict[str, Kind] = {"user-message": "user", "system-reminder": "reactive", **{kind: kind for kind in _TAGS}}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)  # of XML's names those that every reader takes
 
 
