@@ -21,8 +21,10 @@ from tests.template import template
 from threadkeep import errors, ids, jsontext
 from threadkeep.http import clone, gateway, generate, reply, saving, serve, threads, wire
 from threadkeep.http import messages as messages_http
+from threadkeep.http import working_memory as working_memory_http
 from threadkeep.http.routes import ROUTES
 from threadkeep.memory import filters, messages, options, titles
+from threadkeep.memory.working_memory import options as working_memory
 from threadkeep.models.port import ModelResponse, Usage
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import DynamoDBStorage, items
@@ -204,6 +206,9 @@ def test_make_targets_in_the_text_exist() -> None:
         saving.MAX_TYPE,
         filters.MAX_KEY,
         clone.COPY_SECONDS,
+        working_memory_http.WRITE_SECONDS,
+        working_memory.DEFAULT_BYTES,
+        working_memory.LARGEST_BYTES,
     ],
 )
 def test_limits_are_documented(limit: int) -> None:

@@ -29,6 +29,7 @@ BUDGETS = {
     "outbox": Budget(350),
     "sweep": Budget(350),
     "threads": Budget(360),
+    "working_memory": Budget(360),
 }
 
 

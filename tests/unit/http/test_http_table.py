@@ -13,6 +13,7 @@ import yaml
 
 from agents import agents
 from tests.unit.http.house import EVENTS, House
+from threadkeep import Agent, Memory
 from threadkeep.agents import Registry
 from threadkeep.http import openapi
 from threadkeep.http.app import App
@@ -105,7 +106,39 @@ EXPECTED = {
     "threads/network-update": 200,
     "threads/network-delete": 200,
     "threads/network-messages": 200,
+    "working_memory/get": 200,
+    "working_memory/get-thread-scope": 200,
+    "working_memory/get-missing-thread": 200,
+    "working_memory/get-as-user": 200,
+    "working_memory/get-foreign": 403,
+    "working_memory/get-no-agent": 400,
+    "working_memory/update": 200,
+    "working_memory/update-thread-scope": 200,
+    "working_memory/update-schema": 200,
+    "working_memory/update-empty": 400,
+    "working_memory/update-not-text": 400,
+    "working_memory/update-no-resource": 400,
+    "working_memory/update-missing-thread": 404,
+    "working_memory/update-foreign": 403,
+    "working_memory/update-stale": 409,
+    "working_memory/update-if-match": 412,
+    "working_memory/get-resource": 200,
+    "working_memory/get-resource-foreign": 403,
+    "working_memory/replace-resource": 200,
+    "working_memory/replace-resource-any": 200,
+    "working_memory/replace-resource-if-match": 412,
+    "working_memory/clear-resource": 200,
+    "working_memory/patch-resource": 200,
+    "working_memory/patch-resource-any": 200,
+    "working_memory/patch-resource-markdown": 400,
+    "working_memory/patch-resource-not-object": 400,
 }
+
+REMEMBERING = [
+    Agent(id="personal-assistant", memory=Memory(working_memory=True)),
+    Agent(id="session-notes", memory=Memory(working_memory={"enabled": True, "scope": "thread"})),
+    Agent(id="patient-intake", memory=Memory(working_memory={"enabled": True, "schema": {"type": "object"}})),
+]
 
 
 def events() -> dict[str, dict[str, Any]]:
@@ -116,7 +149,9 @@ def events() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example_events_get_the_status_that_they_are_named_for(house: House, name: str) -> None:
-    shipped = [replace(agent, model="fake/m") for agent in agents]
+    ids = {agent.id for agent in agents}
+    known = [*agents, *(agent for agent in REMEMBERING if agent.id not in ids)]
+    shipped = [replace(agent, model="fake/m") for agent in known]
     house.app = App(house.store, Registry(shipped), house.app.models)
     house.add_thread("thr-1", "user-ada", messages=2)
     status, reply = house.send(events()[name])
@@ -184,6 +219,10 @@ def test_the_templates_api_events_are_the_route_table() -> None:
         ("agents", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.threads")),
         ("threads", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.generate", "threadkeep.http.agents")),
         ("generate", ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.threads")),
+        (
+            "working_memory",
+            ("openai", "jwt", "cryptography", "boto3", "threadkeep.http.threads", "threadkeep.http.agents"),
+        ),
         ("authorizer", ("openai", "jwt", "cryptography", "boto3", "pydantic", "threadkeep.storage")),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from threadkeep.errors import Conflict, NotFound
-from threadkeep.http import repeats, size, wire
+from threadkeep.http import memories, repeats, size, wire
 from threadkeep.http.messages import MessageId
 from threadkeep.http.query import Moment
 from threadkeep.http.route import Call, Route
@@ -15,6 +15,10 @@ from threadkeep.storage.port import Clone, CloneRequest, NewThread, Storage
 
 COPY_SECONDS = 25  # then the copy is finished after the reply, which comes before the gateway's own at 29 s
 MAX_REPLIED = 3_500_000  # bytes of copied messages in the reply; the map of ids also needs room
+
+
+class CloneQuery(wire.ContextQuery, wire.OwnerQuery):
+    """`agentId` says whether another owner's working memory is copied too (TH-11)."""
 
 
 class CloneFilter(wire.Body):
@@ -33,7 +37,10 @@ class CloneOptions(wire.Body):
 
 
 class CloneThread(wire.Body):
-    """All fields are optional. The copy's owner is the source's, unless a trusted server names another."""
+    """All fields are optional. The copy's owner is the source's, unless a trusted server names another.
+
+    The copy has the source's working memory; a text in `metadata.workingMemory` is left out.
+    """
 
     new_thread_id: wire.Id | None = None
     resource_id: wire.Id | None = None
@@ -54,7 +61,7 @@ class Cloned(wire.Reply):
     has_more: bool = False
 
 
-async def clone_thread(call: Call[wire.OwnerQuery, CloneThread]) -> Cloned:
+async def clone_thread(call: Call[CloneQuery, CloneThread]) -> Cloned:
     """Copy a thread with its messages. 404 for an unknown source, 409 if the new id exists."""
     source_owner = call.identity.owner(call.query.resource_id)
     request = await _request(call, source_owner)
@@ -70,19 +77,19 @@ async def clone_thread(call: Call[wire.OwnerQuery, CloneThread]) -> Cloned:
     return _reply(clone)
 
 
-async def _request(call: Call[wire.OwnerQuery, CloneThread], source_owner: str | None) -> CloneRequest:
+async def _request(call: Call[CloneQuery, CloneThread], source_owner: str | None) -> CloneRequest:
     body, source_id = call.body, call.path["threadId"]
     limits = body.options.message_filter
+    metadata, _ = await memories.divided(call.app.registry, call.query, body.metadata)
     owner = call.identity.owner(body.resource_id) or await _owner_of(call.app.storage, source_id)
     return CloneRequest(
         source_id,
-        NewThread(
-            body.new_thread_id or repeats.new_id(call, owner, "clone", source_id), owner, body.title, body.metadata
-        ),
+        NewThread(body.new_thread_id or repeats.new_id(call, owner, "clone", source_id), owner, body.title, metadata),
         limit=body.options.message_limit,
         since=limits.start_date,
         until=limits.end_date,
         message_ids=None if limits.message_ids is None else frozenset(limits.message_ids),
+        resource_memory=await memories.is_of_resource(call.app.registry, call.query),
     )
 
 
@@ -131,7 +138,7 @@ ROUTES = (
         path="/api/memory/threads/{threadId}/clone",
         function="threads",
         operation=clone_thread,
-        query=wire.OwnerQuery,
+        query=CloneQuery,
         body=CloneThread,
         reply=Cloned,
         summary="Copy a thread with its messages",

@@ -8,6 +8,8 @@ from threadkeep.http.route import Call, NoBody, Route
 from threadkeep.jsontext import Json
 from threadkeep.memory.memory import Memory
 from threadkeep.memory.options import MemoryOptions, TitleOptions
+from threadkeep.memory.working_memory.form import form_of
+from threadkeep.memory.working_memory.options import WorkingMemoryOptions
 from threadkeep.turn.context import RequestContext, value_of
 
 if TYPE_CHECKING:
@@ -58,15 +60,26 @@ async def _memory(agent: "Agent", context: RequestContext) -> Memory | None:
 
 
 def _config(options: MemoryOptions) -> dict[str, Json]:
-    given = options.model_dump(by_alias=True, exclude_unset=True, exclude={"generate_title"})
+    given = options.model_dump(by_alias=True, exclude_unset=True, exclude={"generate_title", "working_memory"})
     return {
         "semanticRecall": False,
-        "workingMemory": {"enabled": False},
+        "workingMemory": _working_memory(options.working_memory),
         "observationalMemory": {"enabled": False},
         **given,
         "lastMessages": options.last_messages or False,
         "generateTitle": _titles(options.generate_title),
     }
+
+
+def _working_memory(options: WorkingMemoryOptions) -> dict[str, Json]:
+    """With the template or schema that is in use; the rest as it was given."""
+    if not options.enabled:
+        return {"enabled": False}
+    given = options.model_dump(by_alias=True, exclude_unset=True)
+    form = form_of(options)
+    if form.schema is not None:
+        return {**given, "schema": form.schema}
+    return {**given, "template": options.template if (options.template or "").strip() else form.content}
 
 
 def _titles(options: TitleOptions | None) -> Json:

@@ -2,7 +2,7 @@
 
 from threadkeep import jsontext
 from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
-from threadkeep.http import repeats, wire
+from threadkeep.http import memories, repeats, wire
 from threadkeep.http.route import Call, NoBody, Route
 from threadkeep.jsontext import Json
 from threadkeep.storage.port import NewThread, Page, Storage, Thread, ThreadChange
@@ -10,8 +10,19 @@ from threadkeep.storage.port import NewThread, Page, Storage, Thread, ThreadChan
 MAX_FILTERED = 10_000  # rows that a filtered list reads at most
 
 
+class CreateQuery(wire.ContextQuery, wire.AgentQuery):
+    """The agent's memory, which may depend on the request context, takes `metadata.workingMemory`."""
+
+
+class UpdateQuery(wire.ContextQuery, wire.OwnerQuery):
+    """`agentId` says whose working memory `metadata.workingMemory` is for; without it, it is the thread's own."""
+
+
 class CreateThread(wire.Body):
-    """`resourceId` may only be absent when the caller's token names the resource."""
+    """`resourceId` may only be absent when the caller's token names the resource.
+
+    A text in `metadata.workingMemory` becomes the working memory, unless that had it before (WM-20).
+    """
 
     resource_id: wire.Id | None = None
     thread_id: wire.Id | None = None
@@ -20,7 +31,9 @@ class CreateThread(wire.Body):
 
 
 class UpdateThread(wire.Body):
-    """What is absent stays; `metadata` is replaced as a whole. `resourceId` is an owner check."""
+    """What is absent stays; `metadata` is replaced as a whole, but never working memory. `resourceId` is an owner
+    check. A text in `metadata.workingMemory` becomes the working memory, unless that had it before (WM-20).
+    """
 
     title: wire.Title = ""
     metadata: wire.Metadata = {}
@@ -31,7 +44,7 @@ class TransferThread(wire.Body):
     resource_id: wire.Id
 
 
-async def create_thread(call: Call[wire.AgentQuery, CreateThread]) -> wire.Thread:
+async def create_thread(call: Call[CreateQuery, CreateThread]) -> wire.Thread:
     """Create a thread, or return the caller's own of that id. 403 if another resource has the id."""
     owner = call.identity.owner(call.body.resource_id)
     if owner is None:
@@ -42,7 +55,8 @@ async def create_thread(call: Call[wire.AgentQuery, CreateThread]) -> wire.Threa
     if agent.memory is None:
         raise InvalidInput(summary="Memory is not initialized")
     thread_id = call.body.thread_id or repeats.new_id(call, owner, "create")
-    new = NewThread(thread_id, owner, call.body.title, call.body.metadata)
+    metadata, seed = await memories.divided(call.app.registry, call.query, call.body.metadata)
+    new = NewThread(thread_id, owner, call.body.title, metadata, seed)
     return wire.created_thread(await call.app.storage.create_thread(new))
 
 
@@ -58,13 +72,12 @@ async def list_threads(call: Call[wire.ThreadsQuery, None]) -> wire.ThreadsPage:
     return wire.ThreadsPage(threads=[wire.read_thread(t) for t in page.items], **wire.paging(page))
 
 
-async def update_thread(call: Call[wire.OwnerQuery, UpdateThread]) -> wire.Thread:
+async def update_thread(call: Call[UpdateQuery, UpdateThread]) -> wire.Thread:
     """Change title or metadata (TH-8); its owner only by transfer."""
     body, given = call.body, call.body.model_fields_set
-    change = ThreadChange(
-        title=body.title if "title" in given else None,
-        metadata=body.metadata if "metadata" in given else None,
-    )
+    metadata = body.metadata if "metadata" in given else None
+    metadata, seed = await memories.divided(call.app.registry, call.query, metadata)
+    change = ThreadChange(title=body.title if "title" in given else None, metadata=metadata, memory=seed)
     owner = call.identity.owner(body.resource_id or call.query.resource_id)
     return wire.read_thread(await call.app.storage.update_thread(call.path["threadId"], change, resource_id=owner))
 
@@ -117,7 +130,7 @@ async def _list_filtered(storage: Storage, owner: str | None, query: wire.Thread
             Issue("metadata", f"can filter up to {MAX_FILTERED} threads, there are {rows.total}"),
             where="query parameters",
         )
-    found = tuple(t for t in rows.items if _has(t.metadata or {}, query.metadata or {}))
+    found = tuple(t for t in rows.items if _has(wire.shown_metadata(t) or {}, query.metadata or {}))
     size = len(found) if query.per_page is None else query.per_page
     start = query.page * size
     return Page(found[start : start + size], len(found), query.page, query.per_page, start + size < len(found))
@@ -145,7 +158,7 @@ ROUTES = (
         path="/api/memory/threads",
         function="threads",
         operation=create_thread,
-        query=wire.AgentQuery,
+        query=CreateQuery,
         body=CreateThread,
         reply=wire.Thread,
         summary="Create a thread",
@@ -167,7 +180,7 @@ ROUTES = (
         path="/api/memory/threads/{threadId}",
         function="threads",
         operation=update_thread,
-        query=wire.OwnerQuery,
+        query=UpdateQuery,
         body=UpdateThread,
         reply=wire.Thread,
         summary="Change a thread's title or metadata",

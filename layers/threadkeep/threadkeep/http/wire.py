@@ -197,13 +197,18 @@ class Result(Reply):
 
 def created_thread(thread: port.Thread) -> Thread:
     """A thread as the reply to create shows it."""
-    fields = _thread_fields(thread)
-    return Thread(**fields) if thread.metadata is None else Thread(**fields, metadata=thread.metadata)
+    fields, metadata = _thread_fields(thread), shown_metadata(thread)
+    return Thread(**fields) if metadata is None else Thread(**fields, metadata=metadata)
 
 
 def read_thread(thread: port.Thread) -> Thread:
     """A thread as every other reply shows it."""
-    return Thread(**_thread_fields(thread), metadata=thread.metadata)
+    return Thread(**_thread_fields(thread), metadata=shown_metadata(thread))
+
+
+def shown_metadata(thread: port.Thread) -> dict[str, Json] | None:
+    """A thread's metadata with a view of its own working memory, which is stored beside it (WM-2)."""
+    return {**(thread.metadata or {}), "workingMemory": thread.memory} if thread.memory else thread.metadata
 
 
 def message(stored: port.Message, resource_id: str) -> Message:
