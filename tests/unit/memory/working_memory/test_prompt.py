@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from typing import Any
 
 import pytest
@@ -128,8 +129,8 @@ def variants(tag: str) -> list[str]:
 
 
 def tag_in(content: str) -> bool:
-    """Whether an angle bracket is followed, with whatever between that is no letter, by the name of a tag."""
-    letters = re.sub(r"[^<a-z]", "", content.replace("\uff1c", "<").lower())
+    """Whether an angle bracket is followed, with whatever between that is no letter or digit, by the name of a tag."""
+    letters = re.sub(r"[^<\w]|_", "", unicodedata.normalize("NFKC", content).lower())
     names = [re.sub(r"[^a-z]", "", tag) for tag in TAGS]
     return any(f"<{name}" in letters for name in names)
 
