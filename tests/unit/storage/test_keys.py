@@ -17,6 +17,7 @@ PLACES = st.tuples(st.integers(0, 10**15 - 1), st.integers(0, 10**10 - 1))
 
 def test_every_key_is_as_it_has_always_been():
     assert keys.SELF == "@"
+    assert keys.MEMORY == "W"
     assert keys.thread(ODD) == f"T#{ENCODED}"
     assert keys.resource(ODD) == f"R#{ENCODED}"
     assert keys.message(ORDER, ODD) == f"M#{ORDER}#{ENCODED}"
@@ -33,7 +34,8 @@ def test_prefixes_find_what_they_name():
     assert keys.job("run").startswith(keys.JOB)
     assert keys.clone("t").startswith(keys.CLONE)
     assert keys.directory(0, "t").startswith(keys.DIRECTORY)
-    assert len({keys.SELF[0], keys.MESSAGE[0], keys.JOB[0], keys.CLONE[0], keys.DIRECTORY[0]}) == 5
+    prefixes = {keys.SELF[0], keys.MESSAGE[0], keys.JOB[0], keys.CLONE[0], keys.DIRECTORY[0], keys.MEMORY[0]}
+    assert len(prefixes) == 6
     assert min(keys.SELF, keys.MESSAGE, keys.JOB, keys.CLONE, keys.DIRECTORY) == keys.SELF
 
 

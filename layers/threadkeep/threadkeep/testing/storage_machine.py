@@ -3,7 +3,8 @@
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,11 @@ from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.storage.port import (
     CloneRequest,
     Job,
+    MemoryMoved,
+    MemoryScope,
+    MemorySeed,
+    MemoryTarget,
+    MemoryWrite,
     MessageChange,
     NewMessage,
     NewThread,
@@ -22,6 +28,7 @@ from threadkeep.storage.port import (
     Thread,
     ThreadChange,
     TurnCommit,
+    WorkingMemory,
 )
 
 T = TypeVar("T")
@@ -31,7 +38,35 @@ OWNERS = st.sampled_from(["x", "x#a"])
 MESSAGE_NAMES = st.sampled_from([f"m{n}" for n in range(12)])
 ROLES = st.sampled_from(["user", "assistant", "signal", "system"])
 TURNS = st.lists(st.tuples(MESSAGE_NAMES, ROLES), min_size=1, max_size=4, unique_by=lambda m: m[0])
+SCOPES: st.SearchStrategy[MemoryScope] = st.sampled_from(("thread", "resource"))
+SEEDS = st.one_of(st.none(), st.tuples(SCOPES, st.integers(0, 12).map(str)))
 PAGES = st.one_of(st.none(), st.integers(0, 5))
+
+
+Seed = tuple[MemoryScope, str] | None
+
+
+@dataclass
+class ExpectedMemory:
+    """A working memory in the model: the texts of all its versions, and those that seeds brought."""
+
+    texts: list[str] = field(default_factory=list[str])
+    seeds: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        return self.texts[-1] if self.texts else ""
+
+    def seed(self, text: str) -> None:
+        if text not in self.texts[-8:] and text not in self.seeds[-8:]:
+            self.texts.append(text)
+            self.seeds.append(text)
+
+    def check(self, stored: WorkingMemory) -> None:
+        assert (stored.text, stored.version) == (self.text, len(self.texts))
+        digests = [sha256(text.encode()).hexdigest() for text in self.texts]
+        assert [(r.version, r.digest) for r in stored.past] == list(enumerate(digests, 1))[:-9:-1]
+        assert stored.seeds == tuple(sha256(text.encode()).hexdigest() for text in self.seeds[:-9:-1])
 
 
 @dataclass
@@ -47,6 +82,7 @@ class Expected:
     seq: int = 0
     last_at: int = 0
     runs: set[str] = field(default_factory=set[str])
+    memory: ExpectedMemory = field(default_factory=ExpectedMemory)
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -62,6 +98,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.threads: dict[str, Expected] = {}
         self.births: dict[tuple[str, int], int] = {}
         self.runs = 0
+        self.memories: dict[str, ExpectedMemory] = {}  # of resources
 
     def teardown(self) -> None:
         self.loop.close()
@@ -82,30 +119,49 @@ class StorageMachine(RuleBasedStateMachine):
         same = expected and expected.birth == self.births[row.id, row.created_at] and expected.owner == row.resource_id
         return expected if same else None
 
-    @initialize(target=loaded, owner=OWNERS)
-    def begin(self, owner: str) -> Thread:
-        return self.create("a", owner, "")
+    def memory(self, expected: Expected, scope: MemoryScope) -> ExpectedMemory:
+        if scope == "thread":
+            return expected.memory
+        return self.memories.setdefault(expected.owner, ExpectedMemory())
 
-    @rule(target=loaded, short=NAMES, owner=OWNERS, title=st.sampled_from(["", "Title"]))
-    def create_or_load(self, short: str, owner: str, title: str) -> Thread:
+    @staticmethod
+    def seed(seed: Seed) -> MemorySeed | None:
+        return MemorySeed(*seed, writer="http") if seed else None
+
+    @initialize(target=loaded, owner=OWNERS, seed=SEEDS)
+    def begin(self, owner: str, seed: Seed) -> Thread:
+        return self.create("a", owner, "", seed)
+
+    @rule(target=loaded, short=NAMES, owner=OWNERS, title=st.sampled_from(["", "Title"]), seed=SEEDS)
+    def create_or_load(self, short: str, owner: str, title: str, seed: Seed) -> Thread:
         expected = self.threads.get(self.name(short))
         if expected is None:
-            return self.create(short, owner, title)
+            return self.create(short, owner, title, seed)
         if expected.deleting or expected.owner != self.name(owner):
             self.refuses(ThreadGone if expected.deleting else AccessDenied, short, owner)
-            return self.create("spare" + uuid.uuid4().hex, owner, title)
-        row = self.run(self.storage.create_thread(NewThread(self.name(short), self.name(owner), "Other")))
+            return self.create("spare" + uuid.uuid4().hex, owner, title, seed)
+        new = NewThread(self.name(short), self.name(owner), "Other", memory=self.seed(seed))
+        row = self.run(self.storage.create_thread(new))
         assert (row.title, row.created_at) == (expected.title, expected.created_at)
+        assert row.memory == (expected.memory.text or None)
         return row
 
-    def create(self, short: str, owner: str, title: str) -> Thread:
-        new = NewThread(self.name(short), self.name(owner), title, {"title": title})
+    def create(self, short: str, owner: str, title: str, seed: Seed) -> Thread:
+        new = NewThread(self.name(short), self.name(owner), title, {"title": title}, self.seed(seed))
         row = self.run(self.storage.create_thread(new))
         assert (row.resource_id, row.title, row.metadata) == (new.resource_id, title, {"title": title})
         birth = len(self.births)
         assert self.births.setdefault((row.id, row.created_at), birth) == birth, "created_at told no threads apart"
-        self.threads[row.id] = Expected(new.resource_id, birth, row.created_at, title)
+        expected = self.threads[row.id] = Expected(new.resource_id, birth, row.created_at, title)
+        self.check_seed(expected, seed, row)
         return row
+
+    def check_seed(self, expected: Expected, seed: Seed, row: Thread) -> None:
+        scope, text = seed or ("thread", None)
+        memory = self.memory(expected, scope)
+        if text is not None:
+            memory.seed(text)
+        assert row.memory == (memory.text or None)
 
     def refuses(self, error: type[Exception], short: str, owner: str) -> None:
         try:
@@ -214,24 +270,71 @@ class StorageMachine(RuleBasedStateMachine):
         assert (moved.resource_id, moved.created_at) == (expected.owner, expected.created_at)
         return moved
 
-    @rule(row=loaded, title=st.sampled_from(["", "Named"]), merge=st.booleans())
-    def change(self, row: Thread, title: str, merge: bool) -> None:
+    @rule(
+        row=loaded,
+        title=st.sampled_from(["", "Named"]),
+        merge=st.booleans(),
+        seed=SEEDS,
+        owner=st.one_of(st.none(), OWNERS),
+    )
+    def change(self, row: Thread, title: str, merge: bool, seed: Seed, owner: str | None) -> None:
         expected = self.live(row.id)
-        change = ThreadChange(title, {"title": title}, merge)
+        change = ThreadChange(title, {"title": title}, merge, self.seed(seed))
         try:
-            changed = self.run(self.storage.update_thread(row.id, change, resource_id=None))
-        except NotFound:
-            assert expected is None
+            changed = self.run(self.storage.update_thread(row.id, change, resource_id=owner and self.name(owner)))
+        except (NotFound, AccessDenied) as refusal:
+            self.check_refusal(refusal, expected, owner)
             return
         assert expected is not None
         assert changed.title == title
         assert changed.metadata is not None and changed.metadata["title"] == title
         expected.title = title
+        self.check_seed(expected, seed, changed)
 
-    @rule(target=loaded, row=loaded, short=NAMES, owner=OWNERS, limit=st.one_of(st.none(), st.integers(0, 5)))
-    def clone(self, row: Thread, short: str, owner: str, limit: int | None) -> Thread:
+    @rule(row=loaded, scope=SCOPES, text=st.integers(0, 12).map(lambda n: str(n or "")), late=st.booleans())
+    def remember(self, row: Thread, scope: MemoryScope, text: str, late: bool) -> None:
+        """A run writes what it made of the memory as it loaded it, one version ago if it is late."""
+        expected = self.alive(row)
+        target = MemoryTarget(scope, row.id if scope == "thread" else row.resource_id)
+        stored = self.run(self.storage.load_turn(row.id, last_messages=0, memory=target)).memory
+        read = replace(stored, version=max(stored.version - late, 0))
+        memory = self.memory(expected, scope) if expected else ExpectedMemory()
+        try:
+            written = self.run(self.storage.put_working_memory(MemoryWrite(target, text, read, "run", row)))
+        except ThreadGone:
+            assert expected is None
+            return
+        except MemoryMoved as moved:
+            assert read != stored
+            memory.check(moved.current)
+            return
+        assert read == stored
+        assert expected is not None
+        memory.texts.append(text)
+        memory.check(written)
+
+    @rule(row=loaded)
+    def read_memory(self, row: Thread) -> None:
+        expected = self.live(row.id)
+        try:
+            stored = self.run(self.storage.get_working_memory(MemoryTarget("thread", row.id)))
+        except NotFound:
+            assert expected is None
+            return
+        assert expected is not None
+        expected.memory.check(stored)
+
+    @rule(
+        target=loaded,
+        row=loaded,
+        short=NAMES,
+        owner=OWNERS,
+        limit=st.one_of(st.none(), st.integers(0, 5)),
+        memory=st.booleans(),
+    )
+    def clone(self, row: Thread, short: str, owner: str, limit: int | None, memory: bool) -> Thread:
         source, target = self.live(row.id), self.name(short)
-        request = CloneRequest(row.id, NewThread(target, self.name(owner), "Copy"), limit)
+        request = CloneRequest(row.id, NewThread(target, self.name(owner), "Copy"), limit, resource_memory=memory)
         try:
             clone = self.run(self.storage.clone_thread(request))
         except NotFound:
@@ -251,6 +354,12 @@ class StorageMachine(RuleBasedStateMachine):
         expected = self.threads[target] = Expected(self.name(owner), birth, made.created_at, "Copy")
         for stored in clone.messages:
             self.append(expected, stored.id, stored.role, stored.created_at)
+        if source.memory.text:
+            expected.memory = ExpectedMemory([source.memory.text], list(source.memory.seeds))
+        assert made.memory == (source.memory.text or None)
+        theirs, ours = self.memory(source, "resource"), self.memory(expected, "resource")
+        if memory and theirs.text not in ("", ours.text):
+            ours.texts.append(theirs.text)
         return made
 
     def check_refusal(self, refusal: Exception, expected: Expected | None, owner: str | None) -> None:
@@ -299,10 +408,12 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(row=loaded, last=st.integers(0, 5), asked=st.lists(MESSAGE_NAMES, max_size=3))
     def load_turn(self, row: Thread, last: int, asked: list[str]) -> None:
-        state = self.run(self.storage.load_turn(row.id, last_messages=last, message_ids=asked))
+        target = MemoryTarget("thread", row.id)
+        state = self.run(self.storage.load_turn(row.id, last_messages=last, message_ids=asked, memory=target))
         expected = self.live(row.id)
         assert (state.thread is None) == (expected is None)
         assert state.deleting == (expected is None and row.id in self.threads)
+        (expected.memory if expected else ExpectedMemory()).check(state.memory)
         messages = expected.messages if expected else []
         assert state.stored_ids == {i for i, _, _ in messages} & set(asked)
         counted = [i for i, role, _ in messages if role in ("user", "assistant")]
@@ -344,6 +455,13 @@ class StorageMachine(RuleBasedStateMachine):
                     expected.last_at,
                 )
                 assert row.updated_at >= row.created_at
+                assert row.memory == (expected.memory.text or None)
+
+    @invariant()
+    def owners_have_their_memories(self) -> None:
+        for owner in (self.name("x"), self.name("x#a")):
+            stored = self.run(self.storage.get_working_memory(MemoryTarget("resource", owner)))
+            self.memories.get(owner, ExpectedMemory()).check(stored)
 
 
 def run_random_histories(storage: Storage, examples: int) -> None:

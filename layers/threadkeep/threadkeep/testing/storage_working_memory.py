@@ -1,15 +1,18 @@
 """Working memory: versions without gaps, no lost update, seeds that do not come back, and the view (WM, H09)."""
 
 import asyncio
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 
 from threadkeep import clock
-from threadkeep.errors import NotFound, ThreadGone, TooLarge
+from threadkeep.errors import AccessDenied, NotFound, ThreadGone, TooLarge
 from threadkeep.storage.port import (
+    CloneRequest,
     MemoryMoved,
     MemoryScope,
+    MemorySeed,
     MemoryTarget,
     MemoryWrite,
     NewThread,
@@ -28,6 +31,10 @@ SCOPES = pytest.mark.parametrize("scope", ["thread", "resource"])
 
 def target_of(thread: Thread, scope: MemoryScope) -> MemoryTarget:
     return MemoryTarget(scope, thread.id if scope == "thread" else thread.resource_id)
+
+
+def seeded(unique: str, scope: MemoryScope, text: str, **more: object) -> NewThread:
+    return NewThread(f"seeded-{unique}", unique, memory=MemorySeed(scope, text, "http"), **more)  # type: ignore[arg-type]
 
 
 async def write(
@@ -283,3 +290,224 @@ class WorkingMemoryContract(StorageBase):
             }
 
         await eventually(check, self.lag_seconds)
+
+    # seeds
+
+    @SCOPES
+    async def test_wm20_a_thread_is_created_with_the_text_that_came_with_it(
+        self, storage: Storage, unique: str, scope: MemoryScope
+    ):
+        made = await storage.create_thread(seeded(unique, scope, "text", metadata={"a": 1}))
+        assert (made.memory, made.metadata, made.version) == ("text", {"a": 1}, 1)
+        memory = await storage.get_working_memory(target_of(made, scope))
+        digest = sha256(b"text").hexdigest()
+        assert (memory.text, memory.version, memory.seeds) == ("text", 1, (digest,))
+        assert [(r.version, r.writer, r.digest) for r in memory.past] == [(1, "http", digest)]
+        stored = await storage.get_thread(made.id)
+        assert stored == replace(made, memory="text" if scope == "thread" else None)
+        other: MemoryScope = "resource" if scope == "thread" else "thread"
+        assert await storage.get_working_memory(target_of(made, other)) == NOTHING
+
+    @SCOPES
+    async def test_wm20_a_seed_of_a_thread_that_exists_is_not_looked_at(
+        self, storage: Storage, unique: str, scope: MemoryScope
+    ):
+        first = await storage.create_thread(seeded(unique, scope, "one"))
+        again = await storage.create_thread(seeded(unique, scope, "two"))
+        assert again == await storage.get_thread(first.id)
+        assert await text_of(storage, first, scope) == "one"
+        with pytest.raises(AccessDenied):
+            await storage.create_thread(replace(seeded(unique, scope, "three"), resource_id=f"other-{unique}"))
+        assert await storage.get_working_memory(MemoryTarget("resource", f"other-{unique}")) == NOTHING
+        await storage.delete_thread(first.id, resource_id=None)
+        with pytest.raises(ThreadGone):
+            await storage.create_thread(seeded(unique, scope, "four"))
+        assert (await storage.get_working_memory(MemoryTarget("resource", unique))).text in ("", "one")
+
+    @SCOPES
+    async def test_wm20_an_update_brings_a_text_and_replacing_metadata_leaves_it(
+        self, storage: Storage, thread: Thread, scope: MemoryScope
+    ):
+        before = await write(storage, thread, scope, "old")
+        seed = MemorySeed(scope, "new", "http")
+        after = await storage.update_thread(
+            thread.id, ThreadChange(metadata={"a": 1}, memory=seed), resource_id=thread.resource_id
+        )
+        assert (after.memory, after.metadata, after.version) == ("new", {"a": 1}, thread.version + 1)
+        assert after.updated_at > thread.updated_at
+        memory = await storage.get_working_memory(target_of(thread, scope))
+        assert (memory.text, memory.version, memory.past[1:]) == ("new", 2, before.past)
+        after = await storage.update_thread(
+            thread.id, ThreadChange(memory=MemorySeed(scope, "newer", "http")), resource_id=None
+        )
+        assert (after.memory, after.metadata, after.title) == ("newer", {"a": 1}, "")
+        await storage.update_thread(thread.id, ThreadChange(metadata={}), resource_id=None)
+        assert await text_of(storage, thread, scope) == "newer"
+
+    @SCOPES
+    async def test_mdisc6_a_text_that_was_there_before_does_not_come_back(
+        self, storage: Storage, unique: str, scope: MemoryScope
+    ):
+        async def seed(text: str) -> Thread:
+            change = ThreadChange(memory=MemorySeed(scope, text, "http"))
+            return await storage.update_thread(thread.id, change, resource_id=thread.resource_id)
+
+        thread = await storage.create_thread(seeded(unique, scope, "initial"))
+        memory = NOTHING
+        for n in range(9):
+            memory = await write(storage, thread, scope, f"by tool {n}")
+        for stale in ("initial", "by tool 1", "by tool 8"):
+            assert (await seed(stale)).memory == "by tool 8"
+        assert await storage.get_working_memory(target_of(thread, scope)) == memory
+        assert (await seed("by tool 0")).memory == "by tool 0"  # written so long ago that nobody remembers
+        for n in range(8):
+            await seed(f"seed {n}")
+        assert (await seed("initial")).memory == "initial"  # the oldest of nine seeds
+
+    async def test_mdisc6_a_new_thread_of_the_owner_does_not_bring_an_old_text_back(
+        self, storage: Storage, unique: str
+    ):
+        first = await storage.create_thread(seeded(unique, "resource", "initial"))
+        memory = await write(storage, first, "resource", "by tool")
+        second = await storage.create_thread(replace(seeded(unique, "resource", "initial"), id=f"second-{unique}"))
+        assert second.memory == "by tool"
+        assert await storage.get_working_memory(MemoryTarget("resource", unique)) == memory
+        assert (await storage.list_threads(unique)).total == 2
+
+    @SCOPES
+    async def test_a_refused_update_brings_no_text(
+        self, storage: Storage, thread: Thread, unique: str, scope: MemoryScope
+    ):
+        change = ThreadChange(memory=MemorySeed(scope, "text", "http"))
+        with pytest.raises(AccessDenied):
+            await storage.update_thread(thread.id, change, resource_id=f"other-{unique}")
+        with pytest.raises(NotFound):
+            await storage.update_thread(f"none-{unique}", change, resource_id=None)
+        with pytest.raises(TooLarge):
+            big = ThreadChange("new", memory=MemorySeed(scope, "x" * 350_001, "http"))
+            await storage.update_thread(thread.id, big, resource_id=None)
+        with pytest.raises(TooLarge):
+            await storage.create_thread(replace(seeded(unique, scope, "x" * 350_001), id=f"big-{unique}"))
+        assert await storage.get_thread(f"big-{unique}") is None
+        for owner in (thread.resource_id, f"other-{unique}"):
+            assert await storage.get_working_memory(MemoryTarget("resource", owner)) == NOTHING
+        assert await storage.get_thread(thread.id) == thread
+
+    @SCOPES
+    async def test_seeds_and_writes_at_the_same_time_leave_no_gap(
+        self, storage: Storage, thread: Thread, scope: MemoryScope
+    ):
+        async def tool(n: int) -> None:
+            read = await storage.get_working_memory(target_of(thread, scope))
+            while True:
+                try:
+                    await write(storage, thread, scope, f"tool {n}", read)
+                    return
+                except MemoryMoved as moved:
+                    read = moved.current
+
+        async def update(n: int) -> None:
+            change = ThreadChange(memory=MemorySeed(scope, f"seed {n}", "http"))
+            await storage.update_thread(thread.id, change, resource_id=thread.resource_id if n % 2 else None)
+
+        async def create(n: int) -> None:
+            new = NewThread(f"{thread.id}-{n}", thread.resource_id, memory=MemorySeed("resource", f"new {n}", "http"))
+            await storage.create_thread(new)
+
+        calls = [
+            call(n) for n in range(4) for call in ((tool, update, create) if scope == "resource" else (tool, update))
+        ]
+        await asyncio.gather(*calls)
+        memory = await storage.get_working_memory(target_of(thread, scope))
+        assert memory.version == len(calls)
+        assert [r.version for r in memory.past] == list(range(len(calls), 0, -1))[:8]
+        assert len(memory.seeds) == len(calls) - 4
+
+    # copies
+
+    async def test_th11_a_copy_has_the_memory_of_its_source_as_its_first_version(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        await self.fill(storage, thread, 50)
+        await storage.update_thread(
+            thread.id, ThreadChange(memory=MemorySeed("thread", "initial", "http")), resource_id=None
+        )
+        await write(storage, thread, "thread", "old")
+        source = await write(storage, thread, "thread", "text")
+        new = replace(seeded(unique, "thread", "not looked at"), id=f"copy-{unique}")
+        clone = await storage.clone_thread(CloneRequest(thread.id, new))
+        assert clone.thread.memory == "text"
+        assert await storage.get_thread(clone.thread.id) == clone.thread
+        copy = await storage.get_working_memory(target_of(clone.thread, "thread"))
+        assert (copy.text, copy.version, copy.seeds) == ("text", 1, source.seeds)
+        assert [(r.version, r.writer, r.digest) for r in copy.past] == [
+            (1, f"clone of {thread.id}", source.past[0].digest)
+        ]
+        stale = ThreadChange(memory=MemorySeed("thread", "initial", "http"))
+        assert (await storage.update_thread(clone.thread.id, stale, resource_id=None)).memory == "text"
+        await write(storage, clone.thread, "thread", "apart")
+        assert await storage.get_working_memory(target_of(thread, "thread")) == source
+        await write(storage, thread, "thread", "gone")
+        await storage.delete_thread(thread.id, resource_id=None)
+        await storage.purge_thread(thread.id)
+        assert await text_of(storage, clone.thread, "thread") == "apart"
+
+    async def test_th11_an_empty_memory_gives_a_copy_without(self, storage: Storage, thread: Thread, unique: str):
+        await write(storage, thread, "thread", "text")
+        await write(storage, thread, "thread", "")
+        clone = await storage.clone_thread(CloneRequest(thread.id, NewThread(f"copy-{unique}", unique)))
+        assert clone.thread.memory is None
+        assert await storage.get_working_memory(target_of(clone.thread, "thread")) == NOTHING
+
+    async def test_th11_a_copy_for_another_owner_overwrites_that_owners_memory_if_asked_to(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        theirs = await write(storage, thread, "resource", "text")
+        target, ours = MemoryTarget("resource", unique), NOTHING
+        for n in range(2):
+            ours = await storage.put_working_memory(MemoryWrite(target, f"own {n}", ours, "http"))
+        await storage.clone_thread(CloneRequest(thread.id, NewThread(f"a-{unique}", unique)))
+        assert await storage.get_working_memory(target) == ours
+        clone = await storage.clone_thread(
+            CloneRequest(thread.id, NewThread(f"b-{unique}", unique), resource_memory=True)
+        )
+        assert clone.thread.memory is None
+        after = await storage.get_working_memory(target)
+        assert (after.text, after.version, after.past[1:]) == ("text", 3, ours.past)
+        assert (after.past[0].writer, after.past[0].digest) == (f"clone of {thread.id}", theirs.past[0].digest)
+        await storage.clone_thread(CloneRequest(thread.id, NewThread(f"c-{unique}", unique), resource_memory=True))
+        assert await storage.get_working_memory(target) == after
+        assert await storage.get_working_memory(target_of(thread, "resource")) == theirs
+
+    async def test_th11_a_copy_for_the_same_owner_or_of_an_empty_memory_overwrites_nothing(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        kept = await storage.put_working_memory(MemoryWrite(MemoryTarget("resource", unique), "own", NOTHING, "http"))
+        same = NewThread(f"same-{unique}", thread.resource_id)
+        written = await write(storage, thread, "resource", "text")
+        await storage.clone_thread(CloneRequest(thread.id, same, resource_memory=True))
+        assert await storage.get_working_memory(target_of(thread, "resource")) == written
+        await write(storage, thread, "resource", "")
+        await storage.clone_thread(CloneRequest(thread.id, NewThread(f"c-{unique}", unique), resource_memory=True))
+        assert await storage.get_working_memory(MemoryTarget("resource", unique)) == kept
+
+    async def test_th11_copies_and_writes_at_the_same_time_lose_nothing(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        await write(storage, thread, "resource", "text")
+        target = MemoryTarget("resource", unique)
+
+        async def tool(n: int) -> None:
+            read = await storage.get_working_memory(target)
+            while True:
+                try:
+                    await storage.put_working_memory(MemoryWrite(target, f"tool {n}", read, "http"))
+                    return
+                except MemoryMoved as moved:
+                    read = moved.current
+
+        request = CloneRequest(thread.id, NewThread(f"copy-{unique}", unique), resource_memory=True)
+        await asyncio.gather(*map(tool, range(4)), storage.clone_thread(request))
+        memory = await storage.get_working_memory(target)
+        assert memory.version == 5
+        assert sorted(r.writer for r in memory.past) == [f"clone of {thread.id}", *["http"] * 4]
