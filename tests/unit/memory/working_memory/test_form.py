@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from threadkeep import Memory
-from threadkeep.memory.working_memory.form import DEFAULT_TEMPLATE, empty_value, form_of, given_form
+from threadkeep.memory.working_memory.form import DEFAULT_TEMPLATE, empty_value, form_of
 from threadkeep.memory.working_memory.schema import UNKNOWN
 
 
@@ -50,15 +50,6 @@ def test_wm4_the_form_of_a_schema_is_json_and_its_content_the_schema_as_text():
     assert json.loads(found.content) == found.schema
     assert UNKNOWN not in found.content
     assert found.schema == Outer.model_json_schema()
-
-
-def test_pr10_a_form_may_be_given_without_options():
-    assert given_form("markdown", " \n").content == DEFAULT_TEMPLATE
-    assert given_form("markdown", "# T\n").content == "# T"
-    assert given_form("json", '{"type":"object"}').schema == {"type": "object"}
-    for bad in ("[]", "{", "5"):
-        with pytest.raises(ValueError):
-            given_form("json", bad)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The options of working memory (WM-1, CFG-5, CFG-7, CFG-8, M-DISC-12)."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from threadkeep import Memory
 from threadkeep.errors import ConfigurationError, InvalidInput
@@ -176,8 +177,7 @@ class Texts(RootModel[list[str]]):
 
 
 class Function(BaseModel):
-    run: Annotated[Any, Field()]
-    call: type[int]
+    run: Callable[[], int]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,8 @@ class Function(BaseModel):
         pytest.param({}, "root", id="anything"),
         pytest.param({"anyOf": [SCHEMA, OTHER]}, "root", id="union"),
         pytest.param(Texts, "root", id="model-of-a-list"),
+        pytest.param(Function, "Function has no JSON Schema", id="model-of-a-function"),
+        pytest.param({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "root", id="circle"),
         pytest.param(int, "the class int", id="class"),
         pytest.param({"type": "object", "properties": {"a": {"type": "nonsense"}}}, "cannot be used", id="type"),
         pytest.param({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "cannot be used", id="dangling"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadkeep import Memory
-from threadkeep.memory.working_memory.form import DEFAULT_TEMPLATE, form_of, given_form
+from threadkeep.memory.working_memory.form import DEFAULT_TEMPLATE, Form, form_of
 from threadkeep.memory.working_memory.prompt import EMPTY, NO_DATA, system_text
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "likes": {"type": "array"}}}
@@ -70,7 +70,7 @@ def test_wm22_json_shows_its_empty_shape_and_no_template():
 
 def test_wm22_wm24_json_without_properties_shows_no_shape():
     assert "shape" not in shown("", schema={"type": "object"})
-    assert "shape" not in system_text(given_form("json", '{"type":"array"}'), "", read_only=False)
+    assert "shape" not in system_text(Form("json", '{"type":"array"}', {"type": "array"}), "", read_only=False)
 
 
 @pytest.mark.parametrize("empty", ["", " \n"])

@@ -1,12 +1,14 @@
 """What updates make of a stored memory: by the tool, as a whole, as a patch (WM-6, WM-9 to WM-12, WM-16 to WM-19)."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 from threadkeep import Memory
 from threadkeep.memory.working_memory import Invalid
@@ -112,7 +114,18 @@ class Shut(BaseModel):
     name: str | None = None
 
 
+@dataclass
+class Place:
+    city: str | None = None
+
+
+class Event(TypedDict):
+    day: str
+
+
 class Team(BaseModel):
+    place: Place | None = None
+    events: list[Event] = []
     open: Open | None = None
     shut: Shut | None = None
     members: list[Profile] = []
@@ -123,6 +136,8 @@ def test_w7_each_model_inside_decides_about_what_it_does_not_know():
     assert updated(Team, {"memory": {"open": {"x": 1}}}, "") == {"open": {"x": 1}}
     assert refused(Team, {"memory": {"shut": {"x": 1}}}, "") == {"shut.x": "is not in the schema"}
     assert updated(Team, {"memory": {"members": [{"name": "A", "x": 1}]}}, "") == {"members": [{"name": "A"}]}
+    assert updated(Team, {"memory": {"place": {"city": "Bonn", "x": 1}}}, "") == {"place": {"city": "Bonn"}}
+    assert updated(Team, {"memory": {"events": [{"day": "May", "x": 1}]}}, "") == {"events": [{"day": "May"}]}
     assert updated(Team, {"memory": {"by_name": {"a": {"age": 3, "x": 1}}}}, "") == {"by_name": {"a": {"age": 3}}}
 
 
@@ -184,6 +199,15 @@ def test_w13_nulls_inside_lists_go_where_the_item_does_not_require_them():
         "$defs": {"X": item | {"required": ["x"]}},
     }
     assert updated(union, args, "") == {"arr": [{"x": None}, {"x": "v"}]}
+
+
+def test_w13_an_item_is_found_through_a_reference_into_a_list():
+    schema = {
+        "type": "object",
+        "properties": {"l": {"type": "array", "items": {"$ref": "#/$defs/all/oneOf/1"}}},
+        "$defs": {"all": {"oneOf": [{}, {"required": ["x"]}]}},
+    }
+    assert updated(schema, {"memory": {"l": [{"x": None, "y": None}]}}, "") == {"l": [{"x": None}]}
 
 
 def test_w13_m10_nulls_that_are_items_of_a_list_stay():

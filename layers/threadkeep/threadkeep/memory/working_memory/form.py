@@ -51,19 +51,6 @@ def form_of(options: WorkingMemoryOptions) -> Form:
     return Form("markdown", (options.template or "").strip() or DEFAULT_TEMPLATE)
 
 
-def given_form(format: Format, content: str) -> Form:
-    """A form of its own, not from options: Markdown, or a JSON Schema as text (PR-10).
-
-    A blank template is the default one. Raises `ValueError` for a schema that is not a JSON object.
-    """
-    if format == "markdown":
-        return Form("markdown", content.strip() or DEFAULT_TEMPLATE)
-    schema = jsontext.as_object(jsontext.loads(content))
-    if schema is None:
-        raise ValueError("the content of a json template must be a JSON Schema, an object")
-    return Form("json", content, schema)
-
-
 def empty_value(schema: Schema) -> dict[str, Json] | None:
     """An empty object of the schema (WM-24): each property's default, or the empty value of its type.
 

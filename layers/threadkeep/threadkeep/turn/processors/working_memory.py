@@ -17,7 +17,7 @@ from threadkeep.turn.message_list import MessageList, SystemText
 from threadkeep.turn.processors.base import Processor, ProcessorCall
 
 Template = Mapping[str, str]
-Given = Template | None
+Given = Template | Form | None
 
 
 class HasTemplate(Protocol):
@@ -106,7 +106,7 @@ class WorkingMemory(Processor):
         """The form that a template describes; None means the default one."""
         if template is None:
             return Form("markdown", DEFAULT_TEMPLATE)
-        match template:
+        match {"format": template.format, "content": template.content} if isinstance(template, Form) else template:
             case {"format": "markdown", "content": str(content)}:
                 return Form("markdown", content.strip() or DEFAULT_TEMPLATE)
             case {"format": "json", "content": str(content)}:
