@@ -11,6 +11,13 @@ Directives stand in the **last user message**, one per line (other lines are pro
     @fail status text     answer with that HTTP status and an error body
     @wait ms              wait before the answer that follows (itself no answer)
     @hold name            hold back the answer that follows until the name is released, at most 60 s
+    @pause ms             streams: wait before each piece of the answer that follows but the first
+    @stall name           streams: send the first piece of the answer that follows and hold the rest until the
+                          name is released, at most 60 s
+    ... && @fail status text   at the end of @say and @call: the stream breaks off with this error after the
+                          text and calls; without a stream the whole answer fails
+
+A stream sends pieces of 8 characters, of text and of arguments.
 
 Each model call takes the next directive: the one whose position is the number of assistant messages
 after that user message. So a failed call does not move on, and a repeat of it fails again. When the
@@ -21,14 +28,14 @@ is answered `You said: ...`, unless the system messages hold directives.
 Like the real thing, the server refuses with 400 a prompt in which calls and results do not pair up.
 
 Besides `/v1/chat/completions` (plain and `stream: true`) and `/v1/models` there are `GET /_calls`
-(`{"count", "requests"}`: the newest 1,000 bodies), `POST /_reset`, `GET /_held` (`{"held": [name]}`)
-and `POST /_release/<name>`. A released name stays released until the reset, so it does not matter
-which comes first.
+(`{"count", "requests", "hangups"}`: the newest 1,000 bodies, and how many clients hung up before the end of
+their answer), `POST /_reset`, `GET /_held` (`{"held": [name]}`) and `POST /_release/<name>`. A released
+name stays released until the reset, so it does not matter which comes first.
 
 In the test's own process::
 
     with ScriptedModel() as model:
-        ...  # model.url, model.calls, model.requests, model.reset(), model.held, model.release(name)
+        ...  # model.url, model.calls, model.requests, model.hangups, model.reset(), model.held, model.release(name)
 
 In another one: `python -m tests.scripted --port 0` prints the URL; `RemoteScriptedModel(url)` has the
 same face over HTTP.

@@ -2,12 +2,13 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-_DIRECTIVE = re.compile(r"\s*@(say|call|dump|fail|wait|hold)(?:\s+(.*?))?\s*")
+_DIRECTIVE = re.compile(r"\s*@(say|call|dump|fail|wait|hold|pause|stall)(?:\s+(.*?))?\s*")
 _TRANSCRIPT = re.compile(r"\s*(User|Assistant): ")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_BREAK = re.compile(r"(.*?)\s*&&\s*@fail (\d+)(?: (.*))?")
 _AND = re.compile(r"\s*&&\s*")
 
 Body = dict[str, Any]
@@ -20,14 +21,27 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    status: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What one model call gets. `status` other than 200 makes it an error with `text` as its message."""
+    """What one model call gets. `status` other than 200 makes it an error with `text` as its message.
+
+    `pause_ms`, `stalls` and `breaks` are for streams: the time between two pieces, what the second piece waits
+    for, and the error that comes instead of the end.
+    """
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     status: int = 200
     wait_ms: int = 0
     holds: tuple[str, ...] = ()
+    pause_ms: int = 0
+    stalls: tuple[str, ...] = ()
+    breaks: Failure | None = None
 
 
 def answer(body: Body) -> Answer:
@@ -48,23 +62,34 @@ def answer(body: Body) -> Answer:
 
 
 def parse(script: str, body: Body) -> list[Answer]:
-    """The answers that a text asks for, in order; a wait or hold without an answer after it counts for nothing."""
+    """The answers that a text asks for, in order; what stands before no answer counts for nothing."""
     answers: list[Answer] = []
-    wait_ms, holds = 0, ()
+    pace = Answer()
     for line in script.splitlines():
         match = _DIRECTIVE.fullmatch(line)
         if not match:
             continue
         word, rest = match[1], match[2] or ""
         if word == "wait":
-            wait_ms += int(rest)
+            pace = replace(pace, wait_ms=pace.wait_ms + int(rest))
         elif word == "hold":
-            holds += (rest,)
+            pace = replace(pace, holds=(*pace.holds, rest))
+        elif word == "pause":
+            pace = replace(pace, pause_ms=pace.pause_ms + int(rest))
+        elif word == "stall":
+            pace = replace(pace, stalls=(*pace.stalls, rest))
         else:
-            text, calls, status = _content(word, rest, body)
-            answers.append(Answer(text, calls, status, wait_ms, holds))
-            wait_ms, holds = 0, ()
+            answers.append(_paced(pace, word, rest, body))
+            pace = Answer()
     return answers
+
+
+def _paced(pace: Answer, word: str, rest: str, body: Body) -> Answer:
+    breaks = None
+    if word != "fail" and (broken := _BREAK.fullmatch(rest)):
+        rest, breaks = broken[1], Failure(int(broken[2]), broken[3] or "")
+    text, calls, status = _content(word, rest, body)
+    return replace(pace, text=text, calls=calls, status=status, breaks=breaks)
 
 
 def _content(word: str, rest: str, body: Body) -> tuple[str, tuple[Call, ...], int]:

@@ -22,6 +22,10 @@ class RemoteScriptedModel:
         return self._ask("GET", "/_calls")["requests"]
 
     @property
+    def hangups(self) -> int:
+        return self._ask("GET", "/_calls")["hangups"]
+
+    @property
     def held(self) -> list[str]:
         return self._ask("GET", "/_held")["held"]
 

@@ -1,9 +1,12 @@
 """The HTTP side of the scripted model: a threading server on 127.0.0.1."""
 
 import json
+import select
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +16,7 @@ from tests.scripted import directives, wire
 from tests.scripted.directives import Answer, Body
 
 HOLD_SECONDS = 60
+_POLL_SECONDS = 0.02
 _KEPT_REQUESTS = 1_000
 
 
@@ -21,7 +25,7 @@ class State:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._count = 0
+        self._count = self._hangups = 0
         self._requests: deque[Body] = deque(maxlen=_KEPT_REQUESTS)
         self._gates: dict[str, threading.Event] = {}
         self._waiting: list[str] = []
@@ -39,16 +43,28 @@ class State:
         with self._lock:
             return list(self._waiting)
 
-    def hold(self, name: str) -> None:
-        """Return when the name is released, or after `HOLD_SECONDS`."""
+    def hangups(self) -> int:
+        with self._lock:
+            return self._hangups
+
+    def hung_up(self) -> None:
+        with self._lock:
+            self._hangups += 1
+
+    def hold(self, name: str, check: Callable[[], None]) -> None:
+        """Return when the name is released, or after `HOLD_SECONDS`; `check` may raise meanwhile."""
         gate = self._gate(name)
         if gate.is_set():
             return
         with self._lock:
             self._waiting.append(name)
-        gate.wait(HOLD_SECONDS)
-        with self._lock:
-            self._waiting.remove(name)
+        deadline = time.monotonic() + HOLD_SECONDS
+        try:
+            while not gate.wait(_POLL_SECONDS) and time.monotonic() < deadline:
+                check()
+        finally:
+            with self._lock:
+                self._waiting.remove(name)
 
     def release(self, name: str) -> None:
         self._gate(name).set()
@@ -56,7 +72,7 @@ class State:
     def reset(self) -> None:
         """Forget everything and let go of whoever is held."""
         with self._lock:
-            self._count = 0
+            self._count = self._hangups = 0
             self._requests.clear()
             gates, self._gates = self._gates, {}
         for gate in gates.values():
@@ -103,6 +119,11 @@ class ScriptedModel:
         return self._state.calls()[1]
 
     @property
+    def hangups(self) -> int:
+        """How many clients hung up before the end of their answer, since the start or the last reset."""
+        return self._state.hangups()
+
+    @property
     def held(self) -> list[str]:
         """The names that answers are held at now."""
         return self._state.held()
@@ -138,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(200, {"object": "list", "data": [{"id": "model", "object": "model", "owned_by": "tests"}]})
         elif self.path == "/_calls":
             count, requests = self.server.state.calls()
-            self._reply(200, {"count": count, "requests": requests})
+            self._reply(200, {"count": count, "requests": requests, "hangups": self.server.state.hangups()})
         elif self.path == "/_held":
             self._reply(200, {"held": self.server.state.held()})
         else:
@@ -165,19 +186,31 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self._reply(400, wire.error(400, f"not a chat request: {error!r}"))
             return
-        time.sleep(answer.wait_ms / 1000)
-        for name in answer.holds:
-            self.server.state.hold(name)
         try:
+            self._wait(answer.wait_ms)
+            for name in answer.holds:
+                self.server.state.hold(name, self._check)
             self._answer(body, answer)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client has given up waiting
+            self.server.state.hung_up()
+
+    def _wait(self, milliseconds: int) -> None:
+        if milliseconds and select.select([self.connection], [], [], milliseconds / 1000)[0]:
+            self._check()
+
+    def _check(self) -> None:
+        """Raise if the client has hung up: while it waits for its answer it sends nothing but the end."""
+        if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError
 
     def _answer(self, body: Body, answer: Answer) -> None:
         if answer.status != 200:
             self._reply(answer.status, wire.error(answer.status, answer.text))
         elif body.get("stream"):
             self._stream(body, answer)
+        elif answer.breaks:
+            self._reply(answer.breaks.status, wire.error(answer.breaks.status, answer.breaks.message))
         else:
             self._reply(200, wire.completion(body, answer))
 
@@ -197,11 +230,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for chunk in wire.chunks(body, answer):
+        head = wire.chunk_head(body)
+        for number, chunk in enumerate(wire.opening(head, answer)):
+            if number > 1:  # 0 is the role, 1 the first piece
+                self._between(answer)
             self._event(json.dumps(chunk, ensure_ascii=False))
-        self._event("[DONE]")
+        if answer.breaks:
+            self._event(json.dumps(wire.error(answer.breaks.status, answer.breaks.message)))
+        else:
+            for chunk in wire.closing(head, body, answer):
+                self._event(json.dumps(chunk, ensure_ascii=False))
+            self._event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
+
+    def _between(self, answer: Answer) -> None:
+        self._wait(answer.pause_ms)
+        for name in answer.stalls:
+            self.server.state.hold(name, self._check)
 
     def _event(self, text: str) -> None:
         data = f"data: {text}\n\n".encode("utf-8", "replace")

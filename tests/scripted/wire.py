@@ -19,14 +19,22 @@ def completion(body: Body, answer: Answer) -> Body:
     return {**_head(body, "chat.completion"), "choices": [choice], "usage": usage(body, answer)}
 
 
-def chunks(body: Body, answer: Answer) -> Iterator[Body]:
-    """Role, text in small pieces, each call with its arguments in small pieces, the finish, the usage if asked for."""
-    head = _head(body, "chat.completion.chunk")
+def opening(head: Body, answer: Answer) -> Iterator[Body]:
+    """The chunks of a stream that tell the answer: role, text in small pieces, each call with its arguments in such."""
     for delta in _deltas(answer):
         yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+def closing(head: Body, body: Body, answer: Answer) -> Iterator[Body]:
+    """The chunks that end a stream: the finish, the usage if asked for."""
     yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(answer)}]}
     if (body.get("stream_options") or {}).get("include_usage"):
         yield {**head, "choices": [], "usage": usage(body, answer)}
+
+
+def chunk_head(body: Body) -> Body:
+    """What all chunks of one stream begin with."""
+    return _head(body, "chat.completion.chunk")
 
 
 def error(status: int, message: str) -> Body:

@@ -11,18 +11,23 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable
 from threadkeep.jsontext import Json, as_array, as_object, dumps, sendable
 from threadkeep.models import failures
+from threadkeep.models.arguments import parsed as parsed_arguments
+from threadkeep.models.bedrock_stream import Reading, Reply, StreamedAnswer
 from threadkeep.models.port import (
     FilePart,
+    Finished,
     FinishReason,
+    ModelChunk,
     ModelRequest,
     ModelResponse,
     ModelSettings,
@@ -84,7 +89,7 @@ _deadline: ContextVar[float] = ContextVar("bedrock_deadline")
 
 
 class BedrockModel:
-    """Converse with any model or inference profile that the account may use.
+    """Converse and ConverseStream with any model or inference profile that the account may use.
 
     `make_client` gets the read timeout in whole seconds and returns a client; tests hand in their own.
     """
@@ -108,20 +113,40 @@ class BedrockModel:
             raise failures.timed_out(request.timeout) from error
         return _parsed(answer, request.model)
 
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
+        """The answer as it is made, within `request.timeout` seconds; see the port. Only the opening is repeated."""
+        deadline = asyncio.get_running_loop().time() + request.timeout
+        body = converse_body(request)
+        reading, answer = Reading(), StreamedAnswer()
+        opening = partial(self._converse_stream, body, request.timeout)
+        asyncio.get_running_loop().run_in_executor(_threads(), reading.run, opening)
+        try:
+            with _failures():
+                async with aclosing(reading.events(deadline)) as events:
+                    async for event in events:
+                        for chunk in answer.take(event):
+                            yield chunk
+        except TimeoutError as error:
+            raise failures.timed_out(request.timeout) from error
+        finally:
+            reading.stop()
+        if not answer.is_finished:
+            raise failures.cut_off()
+        yield Finished(_parsed(answer.whole, request.model))
+
     async def close(self) -> None:
         """Nothing to do: the clients are shared by the process."""
 
     def _converse(self, body: dict[str, Any], timeout: float) -> dict[str, Json]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         _deadline.set(time.monotonic() + timeout)
-        try:
+        with _failures():
             client = self._make_client(max(1, int(timeout)))
             return cast(dict[str, Json], client.converse(**sendable(body)))
-        except ClientError as error:
-            raise _refused(error.response) from error
-        except BotoCoreError as error:
-            raise _unsent(error) from error
+
+    def _converse_stream(self, body: dict[str, Any], timeout: float) -> Reply:
+        _deadline.set(time.monotonic() + timeout)
+        client = self._make_client(max(1, int(timeout)))
+        return cast(Reply, client.converse_stream(**sendable(body)))
 
 
 def converse_body(request: ModelRequest) -> dict[str, Any]:
@@ -270,9 +295,8 @@ def _parsed(answer: dict[str, Json], model: str) -> ModelResponse:
 
 
 def _call(wire: Block) -> ToolCall:
-    args = as_object(wire.get("input"))
-    invalid = dumps(wire.get("input")) if args is None else None
-    return ToolCall(wire["toolUseId"], wire["name"], args or {}, invalid)
+    args, invalid = parsed_arguments(wire["inputText"] if "inputText" in wire else dumps(wire.get("input")))
+    return ToolCall(wire["toolUseId"], wire["name"], args, invalid)
 
 
 def _reasoning(wire: Block) -> str:
@@ -289,11 +313,37 @@ def _usage(wire: dict[str, Json]) -> Usage:
     )
 
 
+@contextmanager
+def _failures() -> Generator[None, None, None]:
+    """Turn what botocore and its connections raise into the errors of the port."""
+    from botocore.eventstream import ParserError
+    from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except EventStreamError as error:
+        raise _refused_midway(error.response) from error
+    except ClientError as error:
+        raise _refused(error.response) from error
+    except BotoCoreError as error:
+        raise _unsent(error) from error
+    except (HTTPError, ParserError) as error:  # botocore leaves these as they are while it reads a stream
+        raise ModelUnavailable(f"the connection to the model broke: {failures.clean(str(error))}") from error
+
+
 def _refused(response: Any) -> ModelRejected | ModelUnavailable:
     details = response.get("Error", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     if details.get("Code") in _REPEATABLE:
         status = 503
+    return failures.from_status(status, details.get("Message") or details.get("Code", ""))
+
+
+def _refused_midway(response: Any) -> ModelRejected | ModelUnavailable:
+    """botocore gives every exception within a stream the status 400, and the name that it has as an event."""
+    details = response.get("Error", {})
+    status = 400 if details.get("Code") == "validationException" else 503
     return failures.from_status(status, details.get("Message") or details.get("Code", ""))
 
 

@@ -20,6 +20,10 @@ def timed_out(seconds: float) -> ModelUnavailable:
     return ModelUnavailable(f"the model did not answer within {seconds:g} s")
 
 
+def cut_off() -> ModelUnavailable:
+    return ModelUnavailable("the model's answer was cut off before its end")
+
+
 def clean(message: str, secret: str = "") -> str:
     """Provider text without keys (some providers quote the key they refuse), cut at `MAX_MESSAGE` characters."""
     if secret:

@@ -4,16 +4,21 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import ModelRejected, ModelUnavailable
 from threadkeep.ids import new_id
-from threadkeep.jsontext import Json, as_array, as_object, dumps, loads, sendable
+from threadkeep.jsontext import Json, as_array, as_object, dumps, sendable
 from threadkeep.models import failures
+from threadkeep.models.arguments import parsed as parsed_arguments
+from threadkeep.models.openai_stream import StreamedCompletion, string
 from threadkeep.models.port import (
     FilePart,
+    Finished,
     FinishReason,
+    ModelChunk,
     ModelRequest,
     ModelResponse,
     Part,
@@ -24,8 +29,10 @@ from threadkeep.models.port import (
     ToolSpec,
     Usage,
 )
+from threadkeep.models.streams import chunks_of
 
 if TYPE_CHECKING:
+    from httpx2 import Response
     from openai import APIStatusError, AsyncOpenAI
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -33,6 +40,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 ReadKey = Callable[[], Awaitable[str]]
 
 _RETRIES = 1
+_DRAIN_SECONDS = 0.1
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "tool_calls": "tool-calls",
@@ -51,39 +59,90 @@ class OpenAIModel:
         self._base_url = (base_url or OPENAI_URL).rstrip("/")
         self._read_key = read_key
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+        self._usage_option: dict[str, Json] = {"stream_options": {"include_usage": True}}
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
         """Answer within `request.timeout` seconds, the client's own repeats included.
 
         Raises `ModelRejected` and `ModelUnavailable` as the port says.
         """
-        body = self._body(request)
+        body = self._arguments(request)
         try:
             async with asyncio.timeout(request.timeout):
                 key = await self._read_key()
-                reply = await self._send(key, {**sendable(body), "timeout": request.timeout})
+                reply = await self._send(key, body)
         except TimeoutError as error:
             raise failures.timed_out(request.timeout) from error
-        return self._response(reply, request.model, key)
+        return self._response(reply.content, request.model, key)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
+        """The answer as it is made, within `request.timeout` seconds; see the port. Only the opening is repeated.
+
+        Usage is zero where the server counts none for streams. A server that answers whole is taken at that.
+        """
+        deadline = asyncio.get_running_loop().time() + request.timeout
+        body = self._arguments(request) | {"stream": True}
+        try:
+            async with asyncio.timeout_at(deadline):
+                key = await self._read_key()
+                reply = await self._open(key, body)
+        except TimeoutError as error:
+            raise failures.timed_out(request.timeout) from error
+        try:
+            with _failures(key, request.timeout):
+                async with aclosing(self._chunks(reply, request.model, key, deadline)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        finally:
+            await reply.aclose()
 
     async def close(self) -> None:
         """Close the connections that belong to the running event loop."""
         if client := self._clients.pop(asyncio.get_running_loop(), None):
             await client.close()
 
-    async def _send(self, key: str, arguments: dict[str, Any]) -> bytes:
-        import openai
-
-        try:
+    async def _send(self, key: str, arguments: dict[str, Any]) -> "Response":
+        with _failures(key, arguments["timeout"]):
             completions: Any = self._client(key).chat.completions  # the overloads take no **arguments
-            return (await completions.with_raw_response.create(**arguments)).content
-        except openai.APIStatusError as error:
-            raise _failure(error, key) from error
-        except openai.APITimeoutError as error:
-            raise failures.timed_out(arguments["timeout"]) from error
-        except openai.APIConnectionError as error:
-            reason = failures.clean(str(error.__cause__ or error), key)
-            raise ModelUnavailable(f"no connection to the model: {reason}") from error
+            return (await completions.with_raw_response.create(**arguments)).http_response
+
+    async def _open(self, key: str, arguments: dict[str, Any]) -> "Response":
+        try:
+            return await self._send(key, arguments | self._usage_option)
+        except ModelRejected as refused:
+            if not self._usage_option or "stream_options" not in str(refused):
+                raise
+            self._usage_option = {}  # a server that knows no such option, and may count without it
+            return await self._send(key, arguments)
+
+    async def _chunks(
+        self, reply: "Response", model: str, key: str, deadline: float
+    ) -> AsyncGenerator[ModelChunk, None]:
+        if reply.headers.get("content-type", "").startswith(("application/json", "text/html")):
+            async with asyncio.timeout_at(deadline):
+                content = await reply.aread()
+            for chunk in chunks_of(self._response(content, model, key)):
+                yield chunk
+            return
+        answer, is_done = StreamedCompletion(), False
+        pieces = reply.aiter_bytes()
+        async with aclosing(_data(pieces, deadline)) as events:
+            async for data in events:
+                if is_done := data == b"[DONE]":
+                    break
+                event = self._object(data)
+                if event.get("error"):
+                    raise _failure_in_answer(event, key)
+                for chunk in answer.take(event):
+                    yield chunk
+        if is_done:
+            await _drain(pieces)
+        elif not answer.is_finished:
+            raise failures.cut_off()
+        response = self._completed(answer.whole, model, key)
+        for chunk in answer.end():
+            yield chunk
+        yield Finished(response)
 
     def _client(self, key: str) -> "AsyncOpenAI":
         """One client for each event loop, since open connections belong to the loop that made them."""
@@ -97,6 +156,10 @@ class OpenAIModel:
             client = AsyncOpenAI(api_key=key, base_url=self._base_url, max_retries=_RETRIES)
             self._clients[loop] = client
         return client
+
+    def _arguments(self, request: ModelRequest) -> dict[str, Any]:
+        """The arguments of the client's call; the timeout there is for each attempt and each read."""
+        return {**sendable(self._body(request)), "timeout": request.timeout}
 
     def _body(self, request: ModelRequest) -> dict[str, Json]:
         body: dict[str, Json] = {
@@ -122,16 +185,67 @@ class OpenAIModel:
         return body
 
     def _response(self, reply: bytes, model: str, key: str) -> ModelResponse:
+        return self._completed(self._object(reply), model, key)
+
+    def _object(self, text: bytes) -> dict[str, Json]:
         try:
-            answer = as_object(json.loads(reply))
+            answer = as_object(json.loads(text))
         except ValueError:
             answer = None
         if answer is None:
             raise ModelRejected(f"{self._base_url} does not answer with a JSON object; check the base URL")
+        return answer
+
+    def _completed(self, answer: dict[str, Json], model: str, key: str) -> ModelResponse:
         choices = as_array(answer.get("choices"))
         if not choices:
             raise _failure_in_answer(answer, key)
         return _parsed(answer, as_object(choices[0]) or {}, model)
+
+
+async def _data(pieces: AsyncIterator[bytes], deadline: float) -> AsyncGenerator[bytes, None]:
+    """The data of each server-sent event, which is one line on this API. Raises `TimeoutError` at the deadline.
+
+    The timeout spans only the waiting here: around a `yield` it would cancel whoever takes the chunks.
+    """
+    rest = b""
+    while True:
+        async with asyncio.timeout_at(deadline):
+            piece = await anext(pieces, None)
+        *lines, rest = (rest + (b"\n" if piece is None else piece)).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line.removeprefix(b"data:").strip()
+        if piece is None:
+            return
+
+
+async def _drain(pieces: AsyncIterator[bytes]) -> None:
+    """Read to the end of the reply, where that takes no time: only then the connection can be used again."""
+    import httpx2
+
+    with suppress(TimeoutError, httpx2.RequestError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            async for _ in pieces:
+                pass
+
+
+@contextmanager
+def _failures(key: str, timeout: float) -> Generator[None, None, None]:
+    """Turn what the client and its connections raise into the errors of the port."""
+    import anyio
+    import httpx2
+    import openai
+
+    try:
+        yield
+    except openai.APIStatusError as error:
+        raise _failure(error, key) from error
+    except (openai.APITimeoutError, httpx2.TimeoutException, TimeoutError) as error:
+        raise failures.timed_out(timeout) from error
+    except (openai.APIConnectionError, httpx2.RequestError, anyio.EndOfStream, OSError) as error:
+        reason = failures.clean(str(error.__cause__ or error), key)
+        raise ModelUnavailable(f"no connection to the model: {reason}") from error
 
 
 def _messages(message: PromptMessage) -> list[dict[str, Json]]:
@@ -226,15 +340,15 @@ def _tool_choice(choice: str) -> Json:
 def _parsed(answer: dict[str, Json], choice: dict[str, Json], model: str) -> ModelResponse:
     message = as_object(choice.get("message")) or {}
     calls = _tool_calls(message)
-    refusal = _string(message.get("refusal"))
+    refusal = string(message.get("refusal"))
     return ModelResponse(
-        text=_string(message.get("content")) or refusal,
+        text=string(message.get("content")) or refusal,
         tool_calls=calls,
         finish_reason="content-filter" if refusal else _finish_reason(choice.get("finish_reason"), bool(calls)),
         usage=_usage(as_object(answer.get("usage")) or {}),
-        model=_string(answer.get("model")) or model,
-        response_id=_string(answer.get("id")) or None,
-        reasoning=_string(message.get("reasoning_content")) or _string(message.get("reasoning")),
+        model=string(answer.get("model")) or model,
+        response_id=string(answer.get("id")) or None,
+        reasoning=string(message.get("reasoning_content")) or string(message.get("reasoning")),
     )
 
 
@@ -244,30 +358,16 @@ def _tool_calls(message: dict[str, Json]) -> tuple[ToolCall, ...]:
     for raw in as_array(message.get("tool_calls")) or []:
         wire = as_object(raw) or {}
         function = as_object(wire.get("function")) or {}
-        call_id = _string(wire.get("id"))
+        call_id = string(wire.get("id"))
         if not call_id or call_id in calls:
             call_id = f"call_{new_id()}"
-        args, invalid = _arguments(function.get("arguments"))
-        calls[call_id] = ToolCall(call_id, _string(function.get("name")), args, invalid)
+        args, invalid = parsed_arguments(function.get("arguments"))
+        calls[call_id] = ToolCall(call_id, string(function.get("name")), args, invalid)
     return tuple(calls.values())
 
 
-def _arguments(raw: Json) -> tuple[dict[str, Json], str | None]:
-    """The arguments object, or an empty one and the text that is none. No text at all means no arguments."""
-    if not isinstance(raw, str):
-        args = {} if raw is None else as_object(raw)
-        return ({}, dumps(raw)) if args is None else (args, None)
-    if not raw.strip():
-        return {}, None
-    try:
-        args = as_object(loads(raw))
-    except ValueError:
-        args = None
-    return ({}, raw) if args is None else (args, None)
-
-
 def _finish_reason(raw: Json, has_calls: bool) -> FinishReason:
-    reason = _FINISH_REASONS.get(_string(raw), "other")
+    reason = _FINISH_REASONS.get(string(raw), "other")
     # servers say "stop", or nothing, when a call was forced by tool_choice
     return "tool-calls" if has_calls and reason in ("stop", "other") else reason
 
@@ -285,7 +385,7 @@ def _usage(wire: dict[str, Json]) -> Usage:
 
 def _failure(error: "APIStatusError", key: str) -> ModelRejected | ModelUnavailable:
     body = as_object(error.body) or {}
-    message = _string(body.get("message")) or error.response.text
+    message = string(body.get("message")) or error.response.text
     if body.get("code") == "insufficient_quota":  # comes as 429, but no repeat fills an empty account
         return ModelRejected(failures.clean(message, key))
     return failures.from_status(error.status_code, message, secret=key)
@@ -295,12 +395,10 @@ def _failure_in_answer(answer: dict[str, Json], key: str) -> ModelRejected | Mod
     """Some gateways report the failure of the model behind them in the body of a 200."""
     error = as_object(answer.get("error")) or {}
     code = error.get("code")
-    message = _string(error.get("message")) or "the model's answer holds no choice"
+    message = string(error.get("message")) or string(answer.get("error")) or "the model's answer holds no choice"
+    if error.get("type") == "invalid_request_error" or code == "insufficient_quota":
+        return ModelRejected(failures.clean(message, key))
     return failures.from_status(code if isinstance(code, int) else 502, message, secret=key)
-
-
-def _string(value: Json) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _count(value: Json) -> int:

@@ -6,6 +6,7 @@ model) and `ModelUnavailable` for the rest (busy, down, timed out); the message 
 text, cut at 500 characters, never a key or a header.
 """
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -124,5 +125,62 @@ class ModelResponse:
     provider_metadata: dict[str, Json] = field(default_factory=dict[str, Json])
 
 
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of the answer's text, never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of what the model thinks aloud, never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A call begins. `id` is the one that the call has in the response."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of the JSON text of a started call's arguments, never empty."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    """The arguments of a started call are there; whether they parse is told by the response."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last chunk: the answer as `generate` would have returned it, with its usage."""
+
+    response: ModelResponse
+
+
+ModelChunk = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Finished
+
+
 class Model(Protocol):
     async def generate(self, request: ModelRequest) -> ModelResponse: ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
+        """The same answer as it is made; exactly one `Finished` ends it.
+
+        The deltas, put together, are the texts of the response. A call's chunks come as start, deltas, end;
+        those of several calls may come in turns. What goes wrong is raised as by `generate`, before the first
+        chunk or after any, and then there is no `Finished`. `request.timeout` counts from the first `anext`
+        to the last chunk. Whoever stops early calls `aclose` (`contextlib.aclosing`): that hangs up.
+        """
+        ...

@@ -1,10 +1,11 @@
 """A model with the processors of a run around each of its calls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from threadkeep.errors import ModelRejected, ModelUnavailable, ProcessorFailed
-from threadkeep.models.port import Model, ModelRequest, ModelResponse, PromptMessage, TextPart, Usage
+from threadkeep.models.port import Model, ModelChunk, ModelRequest, ModelResponse, PromptMessage, TextPart, Usage
+from threadkeep.models.streams import chunks_of
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, messages_of
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.processors.pipeline import Pipeline
@@ -57,6 +58,11 @@ class ProcessedModel:
         response = await self._accepted(request, (*prompt, *self._since(said)))
         self._pipeline.step += 1
         return response
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
+        """One step in chunks. Processors may refuse a whole answer, so none of it is told before they have seen it."""
+        for chunk in chunks_of(await self.generate(request)):
+            yield chunk
 
     async def _tell_states(self, said: int) -> None:
         if self._states is None:
