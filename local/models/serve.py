@@ -53,8 +53,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     model = load(options.model, options.threads)
-    warm_up(model.handle_chat_completions)
-    server = ShimServer(options.port, options.name, model.handle_chat_completions)
+    answer = model.handle_chat_completions  # with a second argument, a function, it streams to that
+    warm_up(answer)
+    server = ShimServer(options.port, options.name, answer, answer)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         threading.Thread(target=server.shutdown).start()  # shutdown waits for the loop that this handler interrupts

@@ -9,12 +9,15 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 from local.models.decide import MEMORY_TOOL, Ask, Body, Call, Tool, as_object, choose_call, facts
+
+Take = Callable[[Body], bool]  # gets a chunk of the model's stream, returns whether to stop
+Stream = Callable[[Body, Take], object]  # one call of the model that streams; the request body says so too
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_ANSWER_TOKENS = 160
@@ -50,8 +53,11 @@ class Conversation:
         return [fact for role, text in self.earlier if role == "user" for fact in facts(text)]
 
 
-def complete(request: Body, model: str, ask: Ask) -> Body:
-    """The `chat.completion` body that answers a chat completions request; raises `BadRequest`."""
+def complete(request: Body, model: str, ask: Ask, speak: Ask | None = None) -> Body:
+    """The `chat.completion` body that answers a chat completions request; raises `BadRequest`.
+
+    `speak`, if given, is asked for the words that the user will read, `ask` for the decisions before them.
+    """
     conversation = read_conversation(request.get("messages"))
     tools, choice = _offered(request)
     if tools and not conversation.results and conversation.asked:
@@ -62,7 +68,7 @@ def complete(request: Body, model: str, ask: Ask) -> Body:
     body = {"messages": prompt(conversation), "temperature": 0, "max_tokens": _max_tokens(request)}
     if request.get("response_format"):
         body["response_format"] = request["response_format"]
-    answer = _checked(ask)(body)
+    answer = _checked(speak or ask)(body)
     choice_ = answer["choices"][0]
     message = {"role": "assistant", "content": choice_["message"].get("content") or ""}
     return _completion(model, message, choice_.get("finish_reason") or "stop", answer.get("usage") or {})
@@ -203,22 +209,48 @@ def _completion(model: str, message: Body, finish_reason: str, usage: Body) -> B
     }
 
 
-def events(completion: Body, include_usage: bool) -> Iterator[str]:
-    """The completion as server-sent events: one chunk with the whole answer, one that ends it, `[DONE]`."""
-    head = {name: completion[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    choice = completion["choices"][0]
-    delta = dict(choice["message"])
-    if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
-    chunks: list[Body] = [
-        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
-    ]
-    if include_usage:
-        chunks.append({**head, "choices": [], "usage": completion["usage"]})
-    for chunk in chunks:
-        yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
-    yield "data: [DONE]\n\n"
+def spoken(stream: Stream, say: Callable[[str], None]) -> Ask:
+    """A call of the model that says each piece of its answer as it is made, and returns the whole.
+
+    What `say` raises stops the model and is raised here, for the runtime would swallow it.
+    """
+
+    def speaking(body: Body) -> Body:
+        heard = _Heard(say)
+        stream({**body, "stream": True, "stream_options": {"include_usage": True}}, heard.take)
+        if heard.failure:
+            raise heard.failure
+        return heard.answer
+
+    return speaking
+
+
+class _Heard:
+    """What came out of one stream of the model."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.failure: Exception | None = None
+        self._say = say
+        self._pieces: list[str] = []
+        self._rest: Body = {}
+        self._finish_reason: str | None = None
+
+    @property
+    def answer(self) -> Body:
+        message = {"role": "assistant", "content": "".join(self._pieces)}
+        return {"choices": [{"message": message, "finish_reason": self._finish_reason}], **self._rest}
+
+    def take(self, chunk: Body) -> bool:
+        try:
+            self._rest |= {name: chunk[name] for name in ("usage", "error") if chunk.get(name)}
+            for choice in chunk.get("choices") or ():
+                self._finish_reason = choice.get("finish_reason") or self._finish_reason
+                if piece := choice["delta"].get("content"):
+                    self._pieces.append(piece)
+                    self._say(piece)
+        except Exception as error:
+            self.failure = error
+        return self.failure is not None
 
 
 class ShimServer(ThreadingHTTPServer):
@@ -226,15 +258,17 @@ class ShimServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, model: str, ask: Ask):
+    def __init__(self, port: int, model: str, ask: Ask, stream: Stream):
         super().__init__(("127.0.0.1", port), _Handler)
         self.model = model
         self._ask = ask
+        self._stream = stream
         self._turn = threading.Lock()
 
-    def complete(self, request: Body) -> Body:
+    def complete(self, request: Body, say: Callable[[str], None] | None = None) -> Body:
+        """The answer to a request; `say` hears its words while the model makes them."""
         with self._turn:
-            return complete(request, self.model, self._ask)
+            return complete(request, self.model, self._ask, spoken(self._stream, say) if say else None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -249,23 +283,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, "application/json", json.dumps({"object": "list", "data": [model]}))
 
     def do_POST(self) -> None:
+        events: _Events | None = None
         try:
             request = self._body()
             if self.path != "/v1/chat/completions":
                 raise BadRequest(f"No route POST {self.path}", 404)
             if request.get("model") != self.server.model:
                 raise BadRequest(f"model: unknown, this server has only {self.server.model}", 404)
-            completion = self.server.complete(request)
+            if not request.get("stream"):
+                completion = self.server.complete(request)
+                return self._send(200, "application/json", json.dumps(completion, ensure_ascii=False))
+            events = _Events(self, self.server.model)
+            usage = bool((as_object(request.get("stream_options")) or {}).get("include_usage"))
+            events.end(self.server.complete(request, events.say), usage)
         except BadRequest as error:
-            return self._error(error.status, str(error))
+            self._fail(events, error.status, str(error))
+        except ConnectionError:
+            self.close_connection = True  # the client has hung up
         except (LookupError, TypeError, AttributeError) as error:
-            return self._error(400, f"Not a chat completions request: {type(error).__name__}: {error}")
+            self._fail(events, 400, f"Not a chat completions request: {type(error).__name__}: {error}")
         except Exception as error:
-            return self._error(500, f"{type(error).__name__}: {error}")
-        if not request.get("stream"):
-            return self._send(200, "application/json", json.dumps(completion, ensure_ascii=False))
-        usage = bool((as_object(request.get("stream_options")) or {}).get("include_usage"))
-        self._send(200, "text/event-stream", "".join(events(completion, usage)))
+            self._fail(events, 500, f"{type(error).__name__}: {error}")
+
+    def _fail(self, events: "_Events | None", status: int, message: str) -> None:
+        if events and events.is_open:
+            events.fail(status, message)
+        else:
+            self._error(status, message)
 
     def _body(self) -> Body:
         length = self.headers.get("Content-Length", "")
@@ -281,8 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _error(self, status: int, message: str) -> None:
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        self._send(status, "application/json", json.dumps({"error": {"message": message, "type": kind}}))
+        self._send(status, "application/json", json.dumps(_failure(status, message)))
 
     def _send(self, status: int, content_type: str, text: str) -> None:
         data = text.encode()
@@ -294,3 +337,54 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """One line per request on stderr would hold what users say; nothing is logged."""
+
+
+class _Events:
+    """The reply to one request that streams, opened by its first event: until then it may still be an error."""
+
+    def __init__(self, handler: BaseHTTPRequestHandler, model: str):
+        self.is_open = False
+        self._handler = handler
+        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion.chunk"}
+        self._head: Body = head | {"created": int(time.time()), "model": model}
+
+    def say(self, text: str) -> None:
+        """One piece of the answer's text."""
+        self._choice({"content": text} if self.is_open else {"role": "assistant", "content": text})
+
+    def end(self, completion: Body, include_usage: bool) -> None:
+        """What was not said yet of the whole answer, how it ended, its usage."""
+        choice = completion["choices"][0]
+        if not self.is_open:
+            message = dict(choice["message"])
+            if calls := message.get("tool_calls"):
+                message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+            self._choice(message)
+        self._choice({}, choice["finish_reason"])
+        if include_usage:
+            self._chunk({"choices": [], "usage": completion["usage"]})
+        self._write("data: [DONE]\n\n", is_last=True)
+
+    def fail(self, status: int, message: str) -> None:
+        """The error that ends a stream which has begun."""
+        self._write(f"data: {json.dumps(_failure(status, message))}\n\n", is_last=True)
+
+    def _choice(self, delta: Body, finish_reason: str | None = None) -> None:
+        self._chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+
+    def _chunk(self, content: Body) -> None:
+        self._write(f"data: {json.dumps(self._head | content, ensure_ascii=False)}\n\n")
+
+    def _write(self, text: str, is_last: bool = False) -> None:
+        if not self.is_open:
+            self.is_open = True
+            self._handler.send_response(200)
+            self._handler.send_header("Content-Type", "text/event-stream")
+            self._handler.send_header("Transfer-Encoding", "chunked")
+            self._handler.end_headers()
+        data = text.encode()
+        self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) + (b"0\r\n\r\n" if is_last else b""))
+
+
+def _failure(status: int, message: str) -> Body:
+    return {"error": {"message": message, "type": "server_error" if status >= 500 else "invalid_request_error"}}

@@ -1,17 +1,21 @@
 """The server in front of the small model: what it sends on, what it answers, over real HTTP."""
 
+import asyncio
 import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai import BadRequestError, InternalServerError, NotFoundError, OpenAI
+from openai import APIError, BadRequestError, InternalServerError, NotFoundError, OpenAI
 
 from local.models.process import listed_models
 from local.models.shim import MAX_BODY_BYTES, ShimServer
+from threadkeep.models.openai import OpenAIModel
+from threadkeep.models.port import Finished, ModelChunk, ModelRequest, ModelResponse, PromptMessage, TextPart
 
 WEATHER = {
     "type": "function",
@@ -39,6 +43,10 @@ class Upstream:
         self.answers: list[str | dict[str, Any]] = []
         self.at_once = self.most_at_once = 0
         self.seconds = 0.0
+        self.told: list[str] = []
+        self.breaks: dict[str, Any] | None = None
+        self.gate = threading.Event()  # holds a stream after its first word until it is set
+        self.gate.set()
 
     def __call__(self, body: dict[str, Any]) -> dict[str, Any]:
         self.at_once += 1
@@ -53,6 +61,28 @@ class Upstream:
         usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
         return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
 
+    def stream(self, body: dict[str, Any], take: Callable[[dict[str, Any]], bool]) -> None:
+        """Sends the answer word by word; like the runtime it swallows what `take` raises."""
+        assert body.pop("stream") and body.pop("stream_options") == {"include_usage": True}
+        answer = self(body)
+        if "error" in answer:
+            take({"error": answer["error"]})
+            return
+        words = answer["choices"][0]["message"]["content"].split(" ")
+        pieces = [words[0], *(f" {word}" for word in words[1:])]
+        deltas = [{"role": "assistant", "content": None}, *({"content": piece} for piece in pieces)]
+        for delta in deltas:
+            if delta.get("content"):
+                self.told.append(delta["content"])
+                self.gate.wait(5 if len(self.told) > 1 else 0)
+            if take({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}):
+                return
+        if self.breaks:
+            take({"error": self.breaks})
+            return
+        take({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        take({"choices": [], "usage": answer["usage"]})
+
     @property
     def prompt(self) -> list[dict[str, Any]]:
         return self.asked[-1]["messages"]
@@ -65,7 +95,7 @@ def upstream() -> Upstream:
 
 @pytest.fixture
 def server(upstream: Upstream) -> Iterator[ShimServer]:
-    with ShimServer(0, "small", upstream) as server:
+    with ShimServer(0, "small", upstream, upstream.stream) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -199,6 +229,67 @@ def test_a_streamed_call_has_its_index(client: OpenAI, upstream: Upstream):
     (call,) = chunks[0].choices[0].delta.tool_calls
     assert (call.index, call.function.name) == (0, "getWeather")
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def words(client: OpenAI, **options: Any) -> Iterator[str]:
+    for chunk in ask(client, user("Hi"), stream=True, **options):
+        if chunk.choices and chunk.choices[0].delta.content:
+            yield chunk.choices[0].delta.content
+
+
+def test_the_words_of_a_stream_arrive_while_the_model_makes_them(client: OpenAI, upstream: Upstream):
+    upstream.answers = ["It will be fine."]
+    upstream.gate.clear()
+    said = words(client)
+    assert next(said) == "It"
+    assert upstream.told in (["It"], ["It", " will"])
+    upstream.gate.set()
+    assert list(said) == [" will", " be", " fine."]
+
+
+def test_hanging_up_stops_the_model(server: ShimServer, client: OpenAI, upstream: Upstream):
+    upstream.answers = [" ".join(["word"] * 20_000)]
+    upstream.gate.clear()
+    stream = ask(client, user("Hi"), stream=True)
+    next(iter(stream))
+    stream.close()
+    upstream.gate.set()
+    assert ask(client, user("Hi")).choices[0].message.content == "Fine."
+    assert len(upstream.told) < 20_000
+
+
+def test_a_refusal_before_the_first_word_keeps_its_status(client: OpenAI, upstream: Upstream):
+    upstream.answers = [{"error": {"code": 400, "message": "the prompt is too long"}}]
+    with pytest.raises(BadRequestError, match="too long"):
+        list(words(client))
+
+
+def test_a_failure_after_the_first_word_ends_the_stream(client: OpenAI, upstream: Upstream):
+    upstream.breaks = {"code": 500, "message": "out of memory"}
+    said = words(client)
+    assert next(said) == "Fine."
+    with pytest.raises(APIError, match="out of memory"):
+        next(said)
+    upstream.breaks = None
+    assert list(words(client)) == ["Fine."]
+
+
+def test_a_stream_of_the_product_is_the_same_as_its_answer(server: ShimServer, upstream: Upstream):
+    async def key() -> str:
+        return "none"
+
+    async def both() -> tuple[ModelResponse, ModelChunk, int]:
+        model = OpenAIModel(f"http://127.0.0.1:{server.server_port}/v1", key)
+        request = ModelRequest("small", (PromptMessage("user", (TextPart("Hi"),)),))
+        upstream.answers = ["It will be fine."] * 2
+        whole = await model.generate(request)
+        *deltas, last = [chunk async for chunk in model.stream(request)]
+        await model.close()
+        return whole, last, len(deltas)
+
+    whole, last, deltas = asyncio.run(both())
+    assert isinstance(last, Finished) and deltas == 4
+    assert replace(last.response, response_id=None) == replace(whole, response_id=None)
 
 
 def test_requests_are_answered_one_at_a_time(client: OpenAI, upstream: Upstream):
