@@ -3,7 +3,7 @@ PYTHON = .venv/bin/python
 # The environments keep the Python that they were made with, until PYTHON3 names another one.
 PYTHON3 ?= $(shell $(PYTHON) -c 'import sys; print(sys.executable)' >/dev/null 2>&1 && echo $(PYTHON) || echo python3)
 SAM = .local/venvs/sam/bin/sam
-export PYTHONPATH = layers/threadkeep:layers/agents
+export PYTHONPATH = layers/threadkeep:layers/agents:clients/python
 export SAM_CLI_TELEMETRY = 0
 unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
 
@@ -29,6 +29,7 @@ lint: setup
 	AWS_DEFAULT_REGION=us-east-1 $(SAM) validate --lint
 	.local/venvs/sam/bin/cfn-lint template.yaml
 	$(PYTHON) -m threadkeep.http.openapi --check
+	$(PYTHON) clients/python/generate_models.py --check
 
 test: lint
 	$(PYTHON) -m coverage run -m pytest tests/unit tests/contract
@@ -38,8 +39,9 @@ test: lint
 mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
 	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)
 
-openapi: setup  ## Write docs/openapi.json from the route table
+openapi: setup  ## Write docs/openapi.json from the route table, and the Python client's models from that
 	$(PYTHON) -m threadkeep.http.openapi
+	$(PYTHON) clients/python/generate_models.py
 
 deploy: setup  ## Deploy to AWS. CONFIG=dev or prod
 	PYTHON=$(CURDIR)/$(PYTHON) $(SAM) build

@@ -13,26 +13,32 @@ ENVIRONMENTS = {
     "emulator": (ROOT / ".local/venvs/emulator", "the local AWS"),
     "sam": (ROOT / ".local/venvs/sam", "SAM CLI"),
 }
+CLIENT = ROOT / "clients/python"  # goes into the development environment as it stands here
 
 
-def stamp_of(lock: Path) -> str:
-    """What an environment was made from: lock file, interpreter, place."""
-    return hashlib.sha256(lock.read_bytes() + f"{sys.version}{sys.base_prefix}{ROOT}".encode()).hexdigest()
+def stamp_of(*files: Path) -> str:
+    """What an environment was made from: lock file and other files, interpreter, place."""
+    text = b"".join(file.read_bytes() for file in files)
+    return hashlib.sha256(text + f"{sys.version}{sys.base_prefix}{ROOT}".encode()).hexdigest()
 
 
 def install(name: str, home: Path, what: str) -> None:
     """Make the environment `home` from `requirements/<name>.txt`, unless it is made from just that."""
     lock, stamp = ROOT / f"requirements/{name}.txt", home / ".stamp"
-    if stamp.exists() and stamp.read_text() == stamp_of(lock):
+    made_from = [lock, *([CLIENT / "pyproject.toml"] if name == "dev" else [])]
+    if stamp.exists() and stamp.read_text() == stamp_of(*made_from):
         return
     count = sum(line[:1].isalnum() for line in lock.read_text().splitlines())
     print(f"  Installing {what} ({count} packages) ...", flush=True)
     venv.create(home, clear=True, with_pip=True)
     # The lock names every package with its hashes, so there is nothing left for pip to resolve.
     pip = [str(home / "bin/python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-compile"]
-    if subprocess.run([*pip, "--no-deps", "--require-hashes", "--requirement", str(lock)]).returncode:
+    steps = [["--no-deps", "--require-hashes", "--requirement", str(lock)]]
+    if name == "dev":  # needs no network: what builds it is in the lock
+        steps.append(["--no-deps", "--no-index", "--no-build-isolation", "--editable", str(CLIENT)])
+    if any(subprocess.run([*pip, *step]).returncode for step in steps):
         raise SystemExit(f"Installing {what} failed; see above")
-    stamp.write_text(stamp_of(lock))
+    stamp.write_text(stamp_of(*made_from))
 
 
 def main() -> None:

@@ -1,0 +1,55 @@
+"""Client of Threadkeep's HTTP API: agents, threads, messages and working memory."""
+
+from threadkeep_client.client import AsyncClient, AsyncStream, Client, Stream
+from threadkeep_client.errors import (
+    AccessDenied,
+    ApiError,
+    Conflict,
+    ConnectionFailed,
+    InvalidRequest,
+    Issue,
+    KeyReused,
+    NotFound,
+    RunFailed,
+    ServerError,
+    StillRunning,
+    ThreadkeepError,
+    Throttled,
+    TimedOut,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    UnreadableReply,
+    VersionMismatch,
+)
+from threadkeep_client.retries import NEVER, Retries
+from threadkeep_client.stream import Chunk
+
+__all__ = [
+    "NEVER",
+    "AccessDenied",
+    "ApiError",
+    "AsyncClient",
+    "AsyncStream",
+    "Chunk",
+    "Client",
+    "Conflict",
+    "ConnectionFailed",
+    "InvalidRequest",
+    "Issue",
+    "KeyReused",
+    "NotFound",
+    "Retries",
+    "RunFailed",
+    "ServerError",
+    "StillRunning",
+    "Stream",
+    "ThreadkeepError",
+    "Throttled",
+    "TimedOut",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "UnreadableReply",
+    "VersionMismatch",
+]

@@ -1,0 +1,3 @@
+from threadkeep_client.cli import run
+
+run()

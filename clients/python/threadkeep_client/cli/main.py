@@ -1,0 +1,139 @@
+"""The commands, their options and help texts, and what becomes of errors."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from threadkeep_client.cli import agents, chat, show, threads, where
+from threadkeep_client.cli.session import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Command, CommandFailed, Session
+from threadkeep_client.client import Client
+from threadkeep_client.errors import ConnectionFailed, NotFound, ThreadkeepError, Unauthenticated
+
+ABOUT = """\
+Talk to the agents of a Threadkeep server and look at what they remember.
+
+  threadkeep agents                                   which agents there are
+  threadkeep chat assistant --resource ada            talk to one, as the user ada
+  threadkeep chat assistant --thread t1 -m "Hello"    say one thing in a thread
+  threadkeep threads list --resource ada              what ada talked about
+  threadkeep threads show t1                          what was said in a thread
+"""
+NOTES = """\
+The server is that of --url, else of THREADKEEP_URL, else the local stack whose .local/env is in this folder or one
+above it. The key is that of --key, else of THREADKEEP_API_KEY; other users of this machine may see options, so prefer
+the variable. The service key may act for every owner (--resource); a user's token always acts for that user.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 4 somebody else changed it meanwhile,
+130 interrupted.
+"""
+_WIDE = argparse.RawDescriptionHelpFormatter
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code; errors go to stderr, one line each."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except (where.NoServer, ValueError) as error:
+        return _fail(str(error), USAGE)
+    except CommandFailed as error:
+        return _fail(str(error), error.code)
+    except ConnectionFailed as error:
+        return _fail(str(error), UNREACHABLE)
+    except Unauthenticated as error:
+        return _fail(f"{error}; give another key with --key or THREADKEEP_API_KEY", FAILED)
+    except NotFound as error:
+        return _fail(f"{error} (404)", FAILED)
+    except ThreadkeepError as error:
+        return _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def run() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _run(options: argparse.Namespace) -> int:
+    server = where.find(options.url, options.key, os.environ, Path.cwd())
+    command: Command = options.command
+    with Client(server.url, server.key, timeout=options.timeout) as client:
+        command(Session(client, options))
+    return OK
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"threadkeep: {show.clean(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="threadkeep", description=ABOUT, epilog=NOTES, formatter_class=_WIDE)
+    _common(parser, first=True)
+    groups = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add(groups, "agents", agents.list_agents)
+    _chat(_add(groups, "chat", chat.chat))
+    _threads(groups.add_parser("threads", help="List, show, delete and copy threads"))
+    return parser
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("agent", metavar="AGENT", help="the agent's id; `threadkeep agents` lists them")
+    parser.add_argument("--thread", metavar="ID", help="go on in this thread (default: a new one)")
+    parser.add_argument("--resource", metavar="ID", help="whose thread it is (default: your user name here)")
+    parser.add_argument("--read-only", action="store_true", help="remember, but store nothing of this chat")
+    parser.add_argument("-m", "--message", metavar="TEXT", help="say this and end, instead of reading lines")
+
+
+def _threads(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    listed = _add(verbs, "list", threads.list_threads)
+    listed.add_argument("--resource", metavar="ID", help="only threads of this owner")
+    _paged(listed, 20)
+    shown = _thread(_add(verbs, "show", threads.show_thread))
+    _paged(shown, 40)
+    deleted = _thread(_add(verbs, "delete", threads.delete_thread))
+    deleted.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    cloned = _thread(_add(verbs, "clone", threads.clone_thread))
+    cloned.add_argument("--new-id", metavar="ID", help="id of the copy (default: a new one)")
+    cloned.add_argument("--title", metavar="TEXT", help="title of the copy (default: Clone of ...)")
+    cloned.add_argument("--limit", metavar="N", type=int, help="copy only the newest N messages")
+
+
+def _thread(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("thread", metavar="THREAD", help="the thread's id")
+    parser.add_argument("--resource", metavar="ID", help="refuse it if the thread has another owner")
+    return parser
+
+
+def _paged(parser: argparse.ArgumentParser, size: int) -> None:
+    parser.add_argument("--page", metavar="N", type=int, default=0, help="which page, from 0")
+    parser.add_argument("--per-page", metavar="N", type=int, default=size, help=f"rows of a page (default {size})")
+
+
+def _add(groups: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, command: Command) -> argparse.ArgumentParser:  # pyright: ignore[reportPrivateUsage]  # fmt: skip  # noqa: E501
+    """A command, with what its function says about itself as help."""
+    about = (command.__doc__ or "").strip()
+    parser = groups.add_parser(name, help=about, description=about, formatter_class=_WIDE)
+    parser.set_defaults(command=command)
+    _common(parser, first=False)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, *, first: bool) -> None:
+    """Options that may stand before or after the command; there they must not undo what was given before it."""
+
+    def default(value: object) -> object:
+        return value if first else argparse.SUPPRESS
+
+    group = parser.add_argument_group("server and output")
+    group.add_argument("--url", default=default(None), help="the server's address, without /api")
+    group.add_argument("--key", default=default(None), help="the service key or a user's token")
+    group.add_argument("--timeout", metavar="S", type=float, default=default(60.0), help="seconds to wait (default 60)")
+    group.add_argument("--json", action="store_true", default=default(False), help="print JSON, for programs")

@@ -1,0 +1,192 @@
+"""The replies of the API, generated from docs/openapi.json by generate_models.py. Do not edit."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from threadkeep_client.reply import Reply
+
+
+class Config(Reply):
+    """
+    The options of an agent's memory, as they were given or stand by default; null without memory.
+    """
+
+    config: dict[str, Any] | None
+
+
+class Deleted(Reply):
+    success: bool
+    message: str
+
+
+class Generated(Reply):
+    """
+    What clients read of a run; steps, response and messages hold more (see the guide).
+    """
+
+    text: str
+    finish_reason: str
+    usage: dict[str, Any]
+    total_usage: dict[str, Any]
+    steps: list[dict[str, Any]]
+    tool_calls: list[dict[str, Any]]
+    tool_results: list[dict[str, Any]]
+    reasoning: list[Any]
+    sources: list[Any]
+    files: list[Any]
+    warnings: list[Any]
+    provider_metadata: dict[str, Any]
+    request: dict[str, Any]
+    response: dict[str, Any]
+    used_fallback_value: bool
+    run_id: str
+    messages: list[dict[str, Any]]
+    remembered_messages: list[dict[str, Any]]
+    tripwire: dict[str, Any] = {}
+    object: Any = None
+
+
+class Health(Reply):
+    success: bool
+
+
+class Listener(Reply):
+    enabled: bool
+
+
+class Message(Reply):
+    """
+    `content` is the stored form, "format 2".
+    """
+
+    id: str
+    role: str
+    created_at: str
+    thread_id: str
+    resource_id: str
+    content: dict[str, Any]
+    type: str = ""
+
+
+class MessagesPage(Reply):
+    messages: list[Message]
+    total: int
+    page: int
+    per_page: int | Literal[False]
+    has_more: bool
+    ui_messages: None
+
+
+class ProcessorView(Reply):
+    id: str
+    name: str
+
+
+class Providers(Reply):
+    providers: list[Any]
+
+
+class Result(Reply):
+    result: str
+
+
+class SavedMessages(Reply):
+    """
+    What was stored, in the request's order. System messages and transient signals are not (case H19).
+    """
+
+    messages: list[Message]
+
+
+class Status(Reply):
+    """
+    `result` is false for an agent that has no memory, or does not exist.
+    """
+
+    result: bool
+    memory_type: str = ""
+
+
+class SubAgent(Reply):
+    id: str
+    name: str
+
+
+class Thread(Reply):
+    """
+    `metadata` is left out where a thread that has none is created, and null where it is read.
+    """
+
+    id: str
+    resource_id: str
+    title: str
+    created_at: str
+    updated_at: str
+    metadata: dict[str, Any] | None = None
+
+
+class ThreadsPage(Reply):
+    """
+    `perPage` is false where all were asked for.
+    """
+
+    threads: list[Thread]
+    total: int
+    page: int
+    per_page: int | Literal[False]
+    has_more: bool
+
+
+class ToolView(Reply):
+    """
+    A tool. Its schemas are JSON text: `{"json": <JSON Schema>}`.
+    """
+
+    id: str
+    description: str
+    require_approval: bool
+    input_schema: str = ""
+    output_schema: str = ""
+
+
+class AgentView(Reply):
+    """
+    An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty.
+    """
+
+    name: str
+    description: str
+    instructions: str
+    agents: dict[str, SubAgent]
+    tools: dict[str, ToolView]
+    provider: str
+    model_id: str
+    supports_memory: bool
+    workflows: dict[str, Any]
+    skills: list[Any]
+    workspace_tools: list[Any]
+    browser_tools: list[Any]
+    has_browser: bool
+    input_processors: list[ProcessorView]
+    output_processors: list[ProcessorView]
+    model_version: str
+    default_options: dict[str, Any]
+    default_generate_options_legacy: dict[str, Any]
+    default_stream_options_legacy: dict[str, Any]
+    source: str
+    id: str = ""
+    has_draft: bool = False
+
+
+class Cloned(Reply):
+    """
+    `messageIdMap` maps ids of the source to those of the copies.
+
+    `clonedMessages` may end before the last copy where the reply would be too large; then `hasMore` is true.
+    """
+
+    thread: Thread
+    cloned_messages: list[Message]
+    message_id_map: dict[str, str]
+    has_more: bool = False
