@@ -91,9 +91,16 @@ class Result(Reply):
     result: str
 
 
+class Revision(Reply):
+    version: int
+    updated_at: str
+    writer: str
+
+
 class SavedMessages(Reply):
     """
-    What was stored, in the request's order. System messages and transient signals are not (case H19).
+    What was stored, in the request's order. System messages and transient signals are not (case H19), nor are
+    calls of `updateWorkingMemory` and whole `<working_memory>` spans of text (MS-5).
     """
 
     messages: list[Message]
@@ -113,6 +120,19 @@ class SubAgent(Reply):
     name: str
 
 
+class Success(Reply):
+    success: bool
+
+
+class Template(Reply):
+    """
+    What an empty memory looks like: Markdown, or the JSON text of an empty object of the schema (WM-24).
+    """
+
+    format: Literal["markdown", "json"]
+    content: str
+
+
 class Thread(Reply):
     """
     `metadata` is left out where a thread that has none is created, and null where it is read.
@@ -124,6 +144,17 @@ class Thread(Reply):
     created_at: str
     updated_at: str
     metadata: dict[str, Any] | None = None
+
+
+class ThreadMemory(Reply):
+    """
+    The working memory that a turn on the thread would see; null where nothing is stored (WM-5).
+    """
+
+    working_memory: str | None
+    source: Literal["thread", "resource"]
+    working_memory_template: Template | None
+    thread_exists: bool
 
 
 class ThreadsPage(Reply):
@@ -190,3 +221,15 @@ class Cloned(Reply):
     cloned_messages: list[Message]
     message_id_map: dict[str, str]
     has_more: bool = False
+
+
+class ResourceMemory(Reply):
+    """
+    `version` is 0 where nothing was ever written. `revisions` are the last ones, newest first.
+    """
+
+    working_memory: str | None
+    version: int
+    updated_at: str | None
+    writer: str | None
+    revisions: list[Revision]

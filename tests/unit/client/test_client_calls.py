@@ -47,6 +47,7 @@ EVERY: dict[str, Request[Any]] = {
         active_tools=("x",),
         model_settings={"topP": 0.5},
         run_id="run-1",
+        speaker="Ada",
         request_context={"tenant": "x"},
         client_tools={"pick": {"inputSchema": {"type": "object"}}},
         structured_output={"schema": {"type": "object"}},
