@@ -28,7 +28,7 @@ class TurnOptions(TypedDict, total=False):
     active_tools: Sequence[str]
     model_settings: Mapping[str, Json]
     run_id: str
-    speaker: Json
+    speaker: Mapping[str, Json]
     request_context: Mapping[str, Json]
     client_tools: Mapping[str, Json]
     structured_output: Mapping[str, Json]
