@@ -126,12 +126,12 @@ def test_h9_concurrent_patches_all_stay(application: Application, owner: str) ->
     def patch(n: int) -> Any:
         return ok(application.http.patch(of_resource(owner), json={"fields": {f"f{n}": n}}, headers=MERGE_PATCH))
 
-    with ThreadPoolExecutor(8) as threads:
-        replies = list(threads.map(patch, range(16)))
-    assert sorted(reply["version"] for reply in replies) == list(range(1, 17))
+    with ThreadPoolExecutor(4) as threads:
+        replies = list(threads.map(patch, range(12)))
+    assert sorted(reply["version"] for reply in replies) == list(range(1, 13))
     found = ok(application.http.get(of_resource(owner)))
-    assert json.loads(found["workingMemory"]) == {"fields": {f"f{n}": n for n in range(16)}}
-    assert (found["version"], len(found["revisions"])) == (16, 8)
+    assert json.loads(found["workingMemory"]) == {"fields": {f"f{n}": n for n in range(12)}}
+    assert (found["version"], len(found["revisions"])) == (12, 8)
 
 
 def test_users_reach_their_own_memory_only(

@@ -88,6 +88,22 @@ def test_functions_stay_below_the_size_of_a_resource_policy(name: str) -> None:
     assert 350 * sum(event["Type"] == "Api" for event in events) < 20_000
 
 
+def test_browsers_may_send_what_the_routes_take() -> None:
+    methods = set(API["Cors"]["AllowMethods"].strip("'").split(","))
+    assert methods == {method for method, _, _ in routes()} | {"OPTIONS"}
+    headers = set(API["Cors"]["AllowHeaders"].strip("'").split(","))
+    assert headers >= {"Authorization", "Content-Type", "Idempotency-Key", "If-Match"}
+
+
+def test_the_function_of_working_memory_reads_and_writes_rows_only() -> None:
+    [policy] = FUNCTIONS["WorkingMemoryFunction"]["Properties"]["Policies"]
+    [statement] = policy["Statement"]
+    assert statement["Resource"] == {"Fn::GetAtt": ["Table", "Arn"]}
+    assert {action.partition(":")[2] for action in statement["Action"]} == {
+        "GetItem", "BatchGetItem", "PutItem", "ConditionCheckItem",
+    }  # fmt: skip
+
+
 def test_every_error_of_the_gateway_is_json() -> None:
     responses = API["GatewayResponses"]
     assert responses.keys() >= {"DEFAULT_4XX", "DEFAULT_5XX"}

@@ -72,6 +72,7 @@ def house() -> House:
             agent("default"),
             agent("frozen", template=TEMPLATE, read_only=True),
             agent("frozen-thread", template=TEMPLATE, scope="thread", read_only=True),
+            Agent(id="reader", model="fake/m", memory=Memory(working_memory=True), read_only=True),
             agent("small", max_bytes=LIMIT),
             agent("small-thread", max_bytes=LIMIT, scope="thread"),
             agent("small-schema", max_bytes=LIMIT, schema=JSON_SCHEMA),
@@ -303,6 +304,7 @@ def test_h14_nothing_is_written_through_a_read_only_agent(house: House) -> None:
     seed = {"metadata": {"workingMemory": "x"}}
     replies = [
         write(house, "frozen", "x"),
+        write(house, "reader", "x"),
         write(house, "frozen", "x", body={"memoryConfig": {"readOnly": False}}),
         write(house, "template", "x", body={"memoryConfig": {"readOnly": True}}),
         of_resource(house, "PUT", {"workingMemory": "x"}, "frozen"),
@@ -319,7 +321,8 @@ def test_h14_nothing_is_written_through_a_read_only_agent(house: House) -> None:
 
 def test_an_empty_text_is_required_to_be_one(house: House) -> None:
     house.add_thread()
-    assert write(house, "thread", "") == (400, {"error": 'Argument "workingMemory" is required'})
+    for name, text in (("thread", ""), ("thread", " \n"), ("schema", " ")):
+        assert write(house, name, text) == (400, {"error": 'Argument "workingMemory" is required'})
 
 
 @pytest.mark.parametrize("name", ["thread", "schema"])

@@ -22,9 +22,12 @@ class Upstream(BaseHTTPRequestHandler):
         self.send_response(418)
         self.send_header("Set-Cookie", "a=1")
         self.send_header("Set-Cookie", "b=2")
+        self.send_header("ETag", '"3"')
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"ok")
+
+    do_PUT = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -53,6 +56,14 @@ def test_path_query_body_and_answer_pass_unchanged(upstream: tuple[str, list[Any
     assert body == b"\x00\xff"
     assert (answer.status_code, answer.content) == (418, b"ok")
     assert answer.headers.get_list("set-cookie") == ["a=1", "b=2"]
+
+
+def test_versions_pass_both_ways(upstream: tuple[str, list[Any]]) -> None:
+    url, seen = upstream
+    with TestClient(create_app(lambda: url)) as client:
+        answer = client.put("/api", content=b"{}", headers={"If-Match": '"2"'})
+    [(_, headers, _)] = seen
+    assert (headers["if-match"], answer.headers["etag"]) == ('"2"', '"3"')
 
 
 def test_no_caller_may_send_what_carries_identity_on_aws(upstream: tuple[str, list[Any]]) -> None:

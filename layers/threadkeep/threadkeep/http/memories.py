@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from threadkeep.errors import InvalidInput, Issue, NotFound
+from threadkeep.http.logs import logger
 from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.memory.working_memory import Invalid, seeds
@@ -69,7 +70,7 @@ async def memory_of(
         return None
     own = await _options(agent, RequestContext.from_client(context))
     options = _merged(own, config)
-    return AgentMemory(agent_id, options, own.read_only or options.read_only)
+    return AgentMemory(agent_id, options, agent.read_only or own.read_only or options.read_only)
 
 
 async def needed(
@@ -143,6 +144,7 @@ async def _options(agent: "Agent", context: RequestContext) -> MemoryOptions:
     try:
         return (await value_of(agent.memory, context)).options
     except Exception as error:
+        logger().warning("memory cannot be told", exc_info=True, extra={"fields": {"agentId": agent.id}})
         issue = Issue("requestContext", f"the memory of {agent.id} depends on values that are not in it")
         raise InvalidInput(issue, where="query parameters") from error
 

@@ -123,7 +123,7 @@ async def get_working_memory(call: Call[MemoryQuery, None]) -> Answer[ThreadMemo
 async def update_working_memory(call: Call[MemoryQuery, UpdateWorkingMemory]) -> Answer[Success]:
     """Replace what the agent keeps for this thread, or for the resource (WM-6). 404 for a missing thread (E7)."""
     body, thread_id = call.body, call.path["threadId"]
-    if body.working_memory == "":
+    if isinstance(body.working_memory, str) and not body.working_memory.strip():
         raise InvalidInput(summary='Argument "workingMemory" is required')
     owner = call.identity.owner(body.resource_id or call.query.resource_id)
     config = body.memory_config or call.query.memory_config
