@@ -78,16 +78,14 @@ async def _fill_all(storage: DynamoDBStorage) -> None:
 def turn(client: Any, table: str) -> Callable[..., None]:
     """Runs one turn of an agent on the table."""
 
-    def run(thread: str, *answers: Any) -> None:
-        asyncio.run(_turn(thread, answers))
+    def run(thread: str, *answers: Any, metadata: dict[str, Any] | None = None, **options: Any) -> None:
+        asyncio.run(_turn(Conversation(thread, "ana", metadata=metadata), answers, options))
 
-    async def _turn(thread: str, answers: tuple[Any, ...]) -> None:
-        memory = Memory(last_messages=20, generate_title=True)
+    async def _turn(conversation: Conversation, answers: tuple[Any, ...], options: dict[str, Any]) -> None:
+        memory = Memory(last_messages=20, generate_title=True, **options)
         agent = await Agent(id="agent", model="fake/one", memory=memory, tools=[current_time]).resolve(RequestContext())
         message = InputMessage("user", ({"type": "text", "text": TEXT},), id=new_id())
-        request = TurnRequest(
-            messages=(message,), run_id=new_id(), conversation=Conversation(thread, "ana"), options=memory.options
-        )
+        request = TurnRequest(messages=(message,), run_id=new_id(), conversation=conversation, options=memory.options)
         services = Services(DynamoDBStorage(table, client), Models(adapters={"fake": FakeModel(*answers)}))
         await run_turn(agent, request, services)
 
@@ -110,6 +108,59 @@ def test_a_turn_on_an_existing_thread_makes_two_round_trips(
 
 def test_tool_calls_cost_no_round_trip(threads: dict[int, str], turn: Callable[..., None], counter: Counter) -> None:
     turn(threads[20], calls(("current_time", {}), ("current_time", {})), calls(("current_time", {})), says("ok"))
+    assert counter.round_trips == 2
+
+
+REMEMBER = ("updateWorkingMemory", {"memory": "# Ana likes otters"})
+
+
+@pytest.mark.parametrize("scope", ["resource", "thread"])
+def test_a_turn_that_reads_working_memory_costs_no_round_trip_more(
+    scope: str, threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    turn(threads[20], says("ok"), working_memory={"enabled": True, "scope": scope})
+    assert counter.operations == ["BatchGetItem", "Query", "TransactWriteItems"]
+    assert counter.round_trips == 2
+
+
+@pytest.mark.parametrize("scope", ["resource", "thread"])
+def test_a_turn_that_writes_working_memory_once_makes_three(
+    scope: str, threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    """However long the thread is, and however often the memory was written before."""
+    for length, thread in threads.items():
+        counter.clear()
+        write = calls(("updateWorkingMemory", {"memory": f"# Ana had {length} messages"}))
+        turn(thread, write, calls(("current_time", {})), says("ok"), working_memory={"enabled": True, "scope": scope})
+        assert counter.operations == ["BatchGetItem", "Query", "TransactWriteItems", "TransactWriteItems"]
+        assert counter.round_trips == 3
+
+
+def test_a_write_that_changes_nothing_costs_nothing(
+    threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    turn(threads[20], calls(REMEMBER), says("ok"), working_memory=True)
+    counter.clear()
+    turn(threads[20], calls(REMEMBER), says("ok"), working_memory=True)
+    assert counter.round_trips == 2
+
+
+def test_state_signals_cost_no_round_trip(threads: dict[int, str], turn: Callable[..., None], counter: Counter) -> None:
+    signals = {"enabled": True, "use_state_signals": True}
+    turn(threads[20], calls(("setWorkingMemory", REMEMBER[1])), says("ok"), working_memory=signals)
+    assert counter.round_trips == 3
+    counter.clear()
+    turn(threads[20], says("ok"), working_memory=signals)
+    assert counter.round_trips == 2
+
+
+def test_a_seed_costs_one_round_trip_where_the_turn_creates_the_thread(
+    threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
+    turn("seeded", says("ok"), metadata={"workingMemory": "# Ana"}, working_memory=True)
+    assert counter.round_trips == 4
+    counter.clear()
+    turn("seeded", says("ok"), metadata={"workingMemory": "# Ana"}, working_memory=True)
     assert counter.round_trips == 2
 
 

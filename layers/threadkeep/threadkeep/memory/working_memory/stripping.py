@@ -19,7 +19,7 @@ def stripped(content: Content) -> Content | None:
     parts = jsontext.as_array(content.get("parts")) or []
     kept = [left for part in parts for left in _part(part)]
     flat = content.get("content")
-    text = _cut(flat) if isinstance(flat, str) else None
+    text = _cut(flat) if isinstance(flat, str) else flat
     if kept == parts and text == flat:
         return content
     if not text and all(_separates(part) for part in kept):
