@@ -145,13 +145,16 @@ def test_a_write_that_changes_nothing_costs_nothing(
     assert counter.round_trips == 2
 
 
-def test_state_signals_cost_no_round_trip(threads: dict[int, str], turn: Callable[..., None], counter: Counter) -> None:
+def test_state_signals_cost_a_read_where_one_lies_among_the_loaded_messages(
+    threads: dict[int, str], turn: Callable[..., None], counter: Counter
+) -> None:
     signals = {"enabled": True, "use_state_signals": True}
     turn(threads[20], calls(("setWorkingMemory", REMEMBER[1])), says("ok"), working_memory=signals)
     assert counter.round_trips == 3
     counter.clear()
     turn(threads[20], says("ok"), working_memory=signals)
-    assert counter.round_trips == 2
+    assert counter.operations == ["BatchGetItem", "Query", "Query", "TransactWriteItems"]
+    assert counter.round_trips == 3
 
 
 def test_a_seed_costs_one_round_trip_where_the_turn_creates_the_thread(

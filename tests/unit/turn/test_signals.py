@@ -16,7 +16,7 @@ from threadkeep.memory.options import merged
 from threadkeep.memory.signals import StateMark
 from threadkeep.storage.port import CloneRequest, NewThread, SavedMessage, ThreadChange
 from threadkeep.turn.processors.working_memory_state import MAX_DELTA_LINES, cache_key, unified_diff
-from threadkeep.turn.signals import StateSignals, message_of
+from threadkeep.turn.signals import StateSignals
 
 MARK = StateMark("weather", "t", "k1", "snapshot", 1)
 SHOWN = '<working-memory format="markdown" scope="resource">'
@@ -37,7 +37,7 @@ class Sends(Processor):
         self.signal = signal
 
     def process_input(self, messages: MessageList, call: ProcessorCall) -> MessageList:
-        return messages.plus(message_of(self.signal()))
+        return messages.plus(RunMessage.of_signal(self.signal()))
 
 
 def spoken(house: Any, call: int = -1) -> list[str]:
@@ -82,7 +82,7 @@ def test_sig2_the_stored_form():
             }
         },
     }
-    made = message_of(signal)
+    made = RunMessage.of_signal(signal)
     assert (made.id, made.role, made.type, made.source) == ("s", "signal", "mail", "input")
 
 
@@ -280,7 +280,7 @@ async def test_h27_a_filter_may_take_a_signal_out_and_then_nothing_is_tracked(ho
 
 def test_sig7_a_delta_whose_snapshot_is_gone_counts_as_nothing():
     states = StateSignals("t", None)
-    delta = message_of(Signal("state", "x", state=replace(MARK, mode="delta")))
+    delta = RunMessage.of_signal(Signal("state", "x", state=replace(MARK, mode="delta")))
     window = states.window("weather", [delta])
     assert not window.has_snapshot and window.latest is None and window.deltas_since_snapshot == ()
     assert states.window("other", [delta]).copies == ()

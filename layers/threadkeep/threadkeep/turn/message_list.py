@@ -7,8 +7,9 @@ from typing import Literal
 from threadkeep import clock
 from threadkeep.clock import Millis
 from threadkeep.ids import new_id
-from threadkeep.memory import history, tokens
+from threadkeep.memory import history, signals, tokens
 from threadkeep.memory.messages import Content, content, mapped_text, text_of, text_part
+from threadkeep.memory.signals import Signal
 from threadkeep.models.port import PromptMessage, TextPart
 from threadkeep.storage.port import Message, NewMessage
 
@@ -43,6 +44,11 @@ class RunMessage:
     @classmethod
     def new(cls, message: NewMessage, source: Source) -> "RunMessage":
         return cls(message.id, message.role, message.content, message.at, source, message.type)
+
+    @classmethod
+    def of_signal(cls, signal: Signal) -> "RunMessage":
+        """The signal as new input: seen behind the input, and stored unless it is transient (SIG-2, SIG-4)."""
+        return cls(signal.id, signals.ROLE, signal.content, signal.created_at, "input", signal.tag)
 
     @classmethod
     def saying(cls, text: str, role: str = "user", source: Source = "input") -> "RunMessage":

@@ -133,11 +133,12 @@ class _Turn:
         plan, now = self.plan, clock.now()
         results = client_results.joined(self.request.messages, state.history, plan.window)
         request, state = replace(self.request, messages=results.messages), replace(state, history=results.history)
+        loaded = state.memory
         opening = _opening(self.agent, request, state, results.updates, now, window=plan.window)
         if plan.conversation and state.thread is None and plan.creates:
-            state = await _created(plan, plan.conversation, state.memory)
+            state = await _created(plan, plan.conversation, loaded)
         if self.memory is not None:
-            self.memory.begin(state)
+            self.memory.begin(state, is_read=state.memory is loaded)
         run = Run(self.agent, request, plan, state, self.model, self.tools, results.updates, self.memory)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
@@ -200,15 +201,15 @@ async def _load(plan: Plan, request: TurnRequest, receipt: Receipt | None) -> Tu
 
 
 async def _created(plan: Plan, conversation: Conversation, known: WorkingMemory) -> TurnState:
-    """The state after creating the thread; what a seed made of its working memory is read again."""
+    """The state after creating the thread. What a seed made of its working memory is known by its text alone."""
     thread = await plan.storage.create_thread(
         NewThread(
             conversation.thread_id, conversation.resource_id, conversation.title, conversation.metadata, plan.seed
         )
     )
-    if plan.memory is not None and (plan.seed is not None or thread.memory is not None):
-        known = await plan.storage.get_working_memory(plan.memory.target)
-    return TurnState(thread, memory=known)
+    if plan.memory is None or thread.memory in (None, known.text):
+        return TurnState(thread, memory=known)
+    return TurnState(thread, memory=WorkingMemory(thread.memory, known.version + 1))
 
 
 def _opening(

@@ -119,7 +119,7 @@ class StateSignals:
         version = (known if isinstance(known, int) else 0) + (not same)
         mark = StateMark(wanted.id, self._thread_id, wanted.cache_key, wanted.mode, version)
         more = {} if wanted.value is None else {"value": wanted.value}
-        return message_of(
+        return RunMessage.of_signal(
             Signal("state", wanted.contents, wanted.tag_name, wanted.attributes, metadata=more, state=mark)
         )
 
@@ -130,11 +130,6 @@ class StateSignals:
 
     def _tracking(self, state_id: str) -> Mapping[str, Json]:
         return jsontext.as_object(self._changed.get(state_id, self._tracked.get(state_id))) or {}
-
-
-def message_of(signal: Signal) -> RunMessage:
-    """The signal as a message of a run; as new input of it, it is stored unless it is transient."""
-    return RunMessage(signal.id, signals.ROLE, signal.content, signal.created_at, "input", signal.tag)
 
 
 def stored_only(messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:

@@ -38,11 +38,15 @@ class RunMemory:
         self._storage = storage
         self._writer = f"run {run_id}"
         self._thread: Thread | None = None
+        self._is_read = False
         self._lock = asyncio.Lock()
 
-    def begin(self, state: TurnState) -> None:
-        """Take what the run loaded, its thread as the owner of all writes (WM-14)."""
-        self.current, self._thread = state.memory, state.thread
+    def begin(self, state: TurnState, *, is_read: bool) -> None:
+        """Take what the run starts from, its thread as the owner of all writes (WM-14).
+
+        `is_read` False means that only the memory's text is sure; then the first write reads it again.
+        """
+        self.current, self._thread, self._is_read = state.memory, state.thread, is_read
 
     async def update(self, args: dict[str, Json]) -> Json:
         """Apply a call of the tool and return its result; calls of one step are applied one after the other.
@@ -58,12 +62,13 @@ class RunMemory:
 
         async with self._lock:
             try:
+                known = self.current if self._is_read else None
                 written = await writing.changed(
-                    self._storage, self.target, change, writer=self._writer, known=self.current, thread=self._thread
+                    self._storage, self.target, change, writer=self._writer, known=known, thread=self._thread
                 )
             except Invalid as invalid:
                 raise ToolInputInvalid(invalid.problems) from invalid
-            self.current = written.memory
+            self.current, self._is_read = written.memory, True
         return made.result
 
     def _tool(self) -> Tool:
