@@ -16,6 +16,7 @@ def room() -> House:
         agents=[
             Agent(id="room", model="fake/m", memory=Memory(), input_processors=[SpeakerTurns()]),
             Agent(id="knows", model="fake/m", memory=Memory(working_memory=True)),
+            Agent(id="reads", model="fake/m", memory=Memory(working_memory=True), read_only=True),
         ]
     )
 
@@ -76,6 +77,20 @@ def test_cfg8_the_options_of_a_call_reach_its_working_memory(room):
     assert room.model.requests[-1].tools == ()
     status, reply = say(room, SERVICE, "knows", {"workingMemory": {"template": "# A", "schema": {"type": "object"}}})
     assert (status, reply["issues"][0]["field"]) == (400, "memory.options.workingMemory")
+
+
+def test_h14_nothing_is_written_through_an_agent_that_only_reads(room):
+    room.add_thread("t", "ana")
+    assert say(room, user("ana"), "reads", {"readOnly": False})[0] == 200
+    assert room.model.requests[-1].tools == () and "READ-ONLY" in room.model.requests[-1].messages[0].text
+    status, _ = room.call(
+        "POST",
+        "/api/memory/threads/{threadId}/working-memory",
+        path={"threadId": "t"},
+        query={"agentId": "reads", "resourceId": "ana"},
+        body={"workingMemory": "# Ana", "resourceId": "ana"},
+    )
+    assert status == 400
 
 
 def test_a_call_may_choose_the_memorys_tool(room):

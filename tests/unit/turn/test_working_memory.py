@@ -474,21 +474,6 @@ async def test_pr10_a_provider_may_be_an_object(house):
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ({"template": "# Mine"}, "# Mine"),
-        ({"schema": {"type": "object", "properties": {"cat": {"type": "string"}}}}, '{"cat":""}'),
-        ({"enabled": False}, "First Name"),
-    ],
-)
-async def test_pr10_a_memory_may_provide_its_template(house, options, shown):
-    provider = Memory(working_memory={"enabled": True, **options})
-    h = house(input_processors=[WorkingMemory(template_provider=provider)])
-    await h.turn("hi")
-    assert shown in system(h)
-
-
-@pytest.mark.parametrize(
     "wrong",
     [
         {"template": {"format": "xml", "content": "x"}},
