@@ -278,11 +278,14 @@ class _Search:
                 yield version, text, so_far
 
     def _candidates(self, version: int, used: set[str]) -> list[Operation]:
+        revision = self._known.get(version)
+        named = revision.writer if revision and revision.writer in self._ids else None
         return [
             o
             for o, floor in self._unknown
-            if floor < version and o.id not in used and (o.kind != "conditional" or o.payload["version"] == version - 1)
-        ]
+            if floor < version and o.id not in used and named in (None, o.id)
+            and (o.kind != "conditional" or o.payload["version"] == version - 1)
+        ]  # fmt: skip
 
     def _fail(self, version: int, problem: list[str]) -> None:
         if version > self._reached:

@@ -28,9 +28,10 @@ class Answer:
 
 
 def race(client: httpx.Client, plans: Sequence[Sequence[tuple[str, Any]]]) -> list[list[Answer]]:
-    """POST each plan's requests (path, JSON body) in a process of its own, one after another.
+    """Send each plan's requests (path, JSON body) in a process of its own, one after another.
 
-    Address and credential are those of `client`. The answers are in the order of the plans.
+    A path may have the method before it, as in `PATCH /api`; without one it is POST. Address and credential
+    are those of `client`. The answers are in the order of the plans.
     """
     started = [
         subprocess.Popen(
@@ -75,9 +76,10 @@ def main() -> None:
     with httpx.Client(base_url=plan["url"], headers=plan["headers"], timeout=120, trust_env=False) as client:
 
         def send(request: tuple[str, Any]) -> tuple[int, Any, float, float]:
-            path, body = request
+            where, body = request
+            method, _, path = where.rpartition(" ")
             began = time.monotonic()
-            answer = client.post(path, json=body)
+            answer = client.request(method or "POST", path, json=body)
             return answer.status_code, answer.json(), began, time.monotonic()
 
         print(json.dumps("ready"), flush=True)
