@@ -7,7 +7,7 @@ export PYTHONPATH = layers/threadkeep:layers/agents:clients/python
 export SAM_CLI_TELEMETRY = 0
 unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
 
-.PHONY: setup run up down lint test mutants openapi deploy
+.PHONY: setup run up down lint test mutants bench openapi deploy
 
 setup:  ## Install what the lock files name, if they changed
 	@$(PYTHON3) local/setup.py
@@ -38,6 +38,9 @@ test: lint
 
 mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
 	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)
+
+bench: setup  ## What do writers that meet cost? Counts requests; docs/benchmarks.md tells how to read it
+	$(PYTHON) -m bench.working_memory
 
 openapi: setup  ## Write docs/openapi.json from the route table, and the Python client's models from that
 	$(PYTHON) -m threadkeep.http.openapi
