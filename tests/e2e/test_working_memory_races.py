@@ -15,10 +15,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bench.working_memory import Naive
 from tests.e2e.application import Application, eventually, new_id
 from tests.e2e.racers import Answer, race
 from tests.history import Kind, Operation, check, digest
@@ -102,6 +103,18 @@ async def test_h09_2_50_writers_add_50_keys(writers: Crew, storage: DynamoDBStor
     check(writers.history(), memory, structured)
     assert sum(needed) > 50
     assert max(needed) <= FEW
+
+
+async def test_naive_writers_are_caught(application: Application, storage: DynamoDBStorage, tmp_path: Path) -> None:
+    """The same race without conditions loses fields, and the checker says so: else it would prove nothing."""
+    target = MemoryTarget("resource", new_id("owner"))
+    place = replace(Place.of(application.stack), storage=cast(Any, Naive))
+    with crew(place, tmp_path / "naive") as writers:
+        writers.race([Plan(target, fields(f"p{process}", 10)) for process in range(4)])
+        memory = await storage.get_working_memory(target)
+        assert len(facts(memory)) < 40
+        with pytest.raises(AssertionError, match="fork: version 1 was acknowledged to "):
+            check(writers.history(), memory, structured)
 
 
 # --- the same field, the whole text ---
