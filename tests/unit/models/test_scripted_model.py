@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripted import RemoteScriptedModel
-from tests.scripted.directives import Answer, Call, answer, parse
+from tests.scripted.directives import Answer, Call, Failure, answer, parse
 
 
 def user(text):
@@ -68,6 +68,15 @@ def test_syntax(line, text, calls):
 def test_waits_and_holds_belong_to_the_answer_that_follows():
     assert parse("@wait 5\n@hold a\n@fail 429 busy\n@say x", {}) == [
         Answer("busy", status=429, wait_ms=5, holds=("a",)),
+        Answer("x"),
+    ]
+
+
+def test_pauses_stalls_and_breaks_belong_to_one_answer():
+    script = "@pause 5\n@stall a\n@say one && two && @fail 503 too busy\n@call t {} && @fail 400\n@say x"
+    assert parse(script, {}) == [
+        Answer("one && two", pause_ms=5, stalls=("a",), breaks=Failure(503, "too busy")),
+        Answer(calls=(Call("t", "{}"),), breaks=Failure(400, "")),
         Answer("x"),
     ]
 
@@ -195,6 +204,48 @@ def test_stream_brings_text_calls_and_usage_in_pieces(scripted):
     assert "".join(c["function"]["arguments"] for c in calls) == '{"what": "the big window"}'
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
     assert chunks[-1]["usage"]["completion_tokens"] == 9
+
+
+def test_all_chunks_of_a_stream_have_one_id(scripted):
+    body = {"model": "m", "messages": [user("@say one two three")], "stream": True}
+    chunks = [line for line in post(scripted.url, body).split("\n\n") if line.startswith("data: {")]
+    assert len({json.loads(chunk.removeprefix("data: "))["id"] for chunk in chunks}) == 1
+
+
+def test_pauses_lie_between_the_pieces(scripted):
+    body = {"model": "m", "messages": [user("@pause 60\n@say one two three four five")], "stream": True}
+    started = time.monotonic()
+    assert "[DONE]" in post(scripted.url, body)
+    assert time.monotonic() - started >= 0.12  # three pieces
+
+
+def test_a_stream_that_breaks_tells_its_text_then_the_error_and_never_ends(scripted):
+    body = {"model": "m", "messages": [user("@say one two && @fail 503 busy")]}
+    stream = post(scripted.url, {**body, "stream": True})
+    *_, spoken, broken = (json.loads(line.removeprefix("data: ")) for line in stream.split("\n\n") if line)
+    assert spoken["choices"][0]["delta"]["content"] == "one two"
+    assert (broken["error"]["message"], broken["error"]["type"]) == ("busy", "server_error")
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        post(scripted.url, body)
+    failed.value.close()
+    assert failed.value.code == 503
+
+
+@pytest.mark.parametrize("script", ["@wait 20000\n@say x", "@hold door\n@say x"])
+def test_a_client_that_hangs_up_is_counted_at_once(scripted, script):
+    scripted.reset()
+    remote = RemoteScriptedModel(scripted.url)
+    request = urllib.request.Request(
+        f"{scripted.url}/chat/completions", json.dumps({"messages": [user(script)]}).encode(), method="POST"
+    )
+    with pytest.raises(TimeoutError):
+        urllib.request.urlopen(request, timeout=0.2)
+    deadline = time.monotonic() + 5
+    while remote.hangups == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (remote.hangups, scripted.hangups, remote.held) == (1, 1, [])
+    remote.reset()
+    assert remote.hangups == 0
 
 
 @pytest.mark.parametrize(
