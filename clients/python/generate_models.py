@@ -40,7 +40,7 @@ def replies(description: dict[str, Json]) -> dict[str, Json]:
     """
     schemas: dict[str, Json] = description["components"]["schemas"]
     operations = [operation for path in description["paths"].values() for operation in path.values()]
-    wanted = _named([operation["responses"]["200"] for operation in operations])
+    wanted = _named([operation["responses"].get("200") for operation in operations])
     found: set[str] = set()
     while missing := wanted - found:
         found |= missing

@@ -82,6 +82,12 @@ def test_the_command_line(
     assert thread in capsys.readouterr().out
     assert main(["threads", "show", thread, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total"] == 2
+    assert main(["memory", "set", "--resource", owner, '{"name": "Ada"}']) == 0
+    assert main(["memory", "patch", "--resource", owner, '{"city": "Oslo"}', "--if-version", "1"]) == 0
+    assert main(["memory", "patch", "--resource", owner, '{"city": "Rome"}', "--if-version", "1"]) == 4
+    assert "version 2 is stored now" in capsys.readouterr().err
+    assert main(["memory", "show", "--resource", owner]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "Ada", "city": "Oslo"}
     assert main(["threads", "delete", thread, "--yes"]) == 0
     assert main(["threads", "show", thread]) == 1
     assert capsys.readouterr().err == "threadkeep: Thread not found (404)\n"

@@ -270,6 +270,76 @@ def get_memory_config(agent_id: str) -> Request[models.Config]:
     return Request("GET", "/api/memory/config", models.Config, {"agentId": agent_id}, repeat="always")
 
 
+def get_working_memory(
+    thread_id: str,
+    *,
+    agent_id: str,
+    resource_id: str | None = None,
+    memory_config: Mapping[str, Json] | None = None,
+) -> Request[models.ThreadMemory]:
+    """What an agent keeps for a thread, or for its owner, as a turn would see it. `stored_version` tells the version.
+
+    A missing thread is no error: `thread_exists` is false.
+    """
+    query = {"agentId": agent_id, "resourceId": resource_id, "memoryConfig": memory_config}
+    return Request("GET", f"{_thread(thread_id)}/working-memory", models.ThreadMemory, query, repeat="always")
+
+
+def update_working_memory(
+    thread_id: str,
+    working_memory: str | Mapping[str, Json],
+    *,
+    agent_id: str,
+    resource_id: str | None = None,
+    memory_config: Mapping[str, Json] | None = None,
+    version: int | None = None,
+) -> Request[models.Success]:
+    """Replace what an agent keeps for a thread, or for its owner; with a schema also by an object.
+
+    With `version` only that one is replaced: `VersionMismatch` where another is stored.
+    """
+    query = {"agentId": agent_id}
+    body = {"workingMemory": working_memory, **_given(resourceId=resource_id, memoryConfig=memory_config)}
+    place = f"{_thread(thread_id)}/working-memory"
+    return Request("POST", place, models.Success, query, body, _if_match(version))
+
+
+def get_resource_memory(resource_id: str, *, agent_id: str | None = None) -> Request[models.ResourceMemory]:
+    """The working memory of an owner, with its version and the last changes."""
+    query = {"agentId": agent_id}
+    return Request("GET", _resource(resource_id), models.ResourceMemory, query, repeat="always")
+
+
+def replace_resource_memory(
+    resource_id: str,
+    working_memory: str | Mapping[str, Json],
+    *,
+    agent_id: str | None = None,
+    version: int | None = None,
+) -> Request[models.ResourceMemory]:
+    """Replace the working memory of an owner; an empty text clears it. `agent_id` applies that agent's rules.
+
+    With `version` only that one is replaced: `VersionMismatch` where another is stored.
+    """
+    query, body = {"agentId": agent_id}, {"workingMemory": working_memory}
+    return Request("PUT", _resource(resource_id), models.ResourceMemory, query, body, _if_match(version))
+
+
+def patch_resource_memory(
+    resource_id: str,
+    patch: Mapping[str, Json],
+    *,
+    agent_id: str | None = None,
+    version: int | None = None,
+) -> Request[models.ResourceMemory]:
+    """Merge into the working memory of an owner: objects merge deeply, None deletes, lists are replaced.
+
+    With `version` only that one is changed: `VersionMismatch` where another is stored.
+    """
+    query = {"agentId": agent_id}
+    return Request("PATCH", _resource(resource_id), models.ResourceMemory, query, patch, _if_match(version))
+
+
 _CAMEL = {
     name: head + "".join(map(str.capitalize, rest))
     for name in TurnOptions.__annotations__
@@ -284,6 +354,14 @@ def _given(**fields: Json) -> dict[str, Json]:
 
 def _thread(thread_id: str) -> str:
     return path("/api/memory/threads/{}", thread_id)
+
+
+def _resource(resource_id: str) -> str:
+    return path("/api/memory/resources/{}/working-memory", resource_id)
+
+
+def _if_match(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"If-Match": f'"{version}"'}
 
 
 def _keyed(key: str | None) -> dict[str, str]:

@@ -89,6 +89,11 @@ class _Calls:
 
     get_memory_status = _Call(calls.get_memory_status)
     get_memory_config = _Call(calls.get_memory_config)
+    get_working_memory = _Call(calls.get_working_memory)
+    update_working_memory = _Call(calls.update_working_memory)
+    get_resource_memory = _Call(calls.get_resource_memory)
+    replace_resource_memory = _Call(calls.replace_resource_memory)
+    patch_resource_memory = _Call(calls.patch_resource_memory)
 
 
 class Client(_Calls):

@@ -11,6 +11,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from threadkeep_client.errors import UnreadableReply, refusal
+from threadkeep_client.reply import Reply
 from threadkeep_client.retries import Repeat
 
 T = TypeVar("T")
@@ -51,12 +52,14 @@ class Request(Generic[T]):
         if not response.is_success:
             raise refusal(response)
         try:
-            return _adapter(self.reply).validate_json(response.content)
+            reply: T = _adapter(self.reply).validate_json(response.content)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             place = ".".join(map(str, problem["loc"])) or "the whole"
             message = f"{self.method} {self.path}: the answer is not what it should be: {place}: {problem['msg']}"
             raise UnreadableReply(message) from error
+        _tag(reply, response)
+        return reply
 
 
 def path(template: str, *ids: str) -> str:
@@ -68,6 +71,11 @@ def path(template: str, *ids: str) -> str:
         if identifier in ("", ".", ".."):
             raise ValueError(f"An id must not be empty, . or .., received {identifier!r}")
     return template.format(*(quote(identifier, safe="") for identifier in ids))
+
+
+def _tag(reply: object, response: httpx.Response) -> None:
+    if isinstance(reply, Reply):
+        reply.tagged(response.headers.get("etag"))
 
 
 @cache

@@ -61,7 +61,8 @@ class Door:
         for agent, pieces in self.streams.items():
             if raw_path == f"/api/agents/{agent}/stream":
                 return StreamingResponse(self._watched(pieces()), media_type="text/event-stream")
-        if (found := _match(request.method, raw_path)) is None:
+        found = None if raw_path.endswith("/stream") else _match(request.method, raw_path)
+        if found is None:
             return JSONResponse({"error": "Not Found"}, 404)
         entry, path = found
         caller = _caller(request.headers.get("authorization", ""))

@@ -70,6 +70,13 @@ EVERY: dict[str, Request[Any]] = {
     "delete_messages": calls.delete_messages(["m"], resource_id="ada"),
     "get_memory_status": calls.get_memory_status("assistant"),
     "get_memory_config": calls.get_memory_config("assistant"),
+    "get_working_memory": calls.get_working_memory("t", agent_id="a", resource_id="ada", memory_config={"x": 1}),
+    "update_working_memory": calls.update_working_memory(
+        "t", {"a": 1}, agent_id="a", resource_id="ada", memory_config={"x": 1}, version=3
+    ),
+    "get_resource_memory": calls.get_resource_memory("ada", agent_id="a"),
+    "replace_resource_memory": calls.replace_resource_memory("ada", "", agent_id="a", version=0),
+    "patch_resource_memory": calls.patch_resource_memory("ada", {"a": None}, agent_id="a", version=3),
 }  # fmt: skip
 
 
@@ -116,8 +123,9 @@ def test_every_request_is_one_that_openapi_describes(name: str) -> None:
         schema = described["requestBody"]["content"]["application/json"]["schema"]
         body = json.loads(sent["content"])
         check(schema, body)
-        fields = OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
-        assert body.keys() <= fields.keys()
+        if "$ref" in schema:
+            fields = OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
+            assert body.keys() <= fields.keys()
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,40 +1,16 @@
 """The command line through its main function: what it prints, on which stream, and with which exit code."""
 
-import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.client.door import KEY, Door
+from tests.unit.client.conftest import Run
+from tests.unit.client.door import Door
 from tests.unit.client.test_client_stream import BYTES, RUN, chunk, event, pieces
 from threadkeep_client.cli import main, where
 from threadkeep_client.cli.where import NoServer, Server
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def run(door: Door, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command with the door's address and key in the environment. Returns exit code, stdout, stderr."""
-    monkeypatch.setattr("threadkeep.http.logs._Stdout.emit", lambda self, record: None)  # the server shares our stdout
-    monkeypatch.setenv("THREADKEEP_URL", door.url)
-    monkeypatch.setenv("THREADKEEP_API_KEY", KEY)
-
-    def call(*arguments: str, typed: str = "", terminal: bool = False) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", Terminal(typed) if terminal else io.StringIO(typed))
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_agents_are_a_table(run: Run) -> None:

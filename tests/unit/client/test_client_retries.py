@@ -35,6 +35,7 @@ DONE = {
     "toolResults": [], "reasoning": [], "sources": [], "files": [], "warnings": [], "providerMetadata": {},
     "request": {}, "response": {}, "usedFallbackValue": False, "runId": "r", "messages": [], "rememberedMessages": [],
 }  # fmt: skip
+KEPT = {"workingMemory": None, "version": 0, "updatedAt": None, "writer": None, "revisions": []}
 Answer = httpx.Response | Exception
 
 SAFE: dict[str, tuple[Request[Any], Any]] = {
@@ -54,6 +55,9 @@ UNSAFE: dict[str, tuple[Request[Any], Any]] = {
     "copying to an id of one's own": (
         calls.clone_thread("t", new_thread_id="u"), {"thread": THREAD, "clonedMessages": [], "messageIdMap": {}}
     ),
+    "writing what an agent keeps": (calls.update_working_memory("t", "x", agent_id="a"), {"success": True}),
+    "replacing an owner's memory": (calls.replace_resource_memory("ada", "x", version=1), KEPT),
+    "patching an owner's memory": (calls.patch_resource_memory("ada", {"a": [1]}), KEPT),
     "deleting messages": (calls.delete_messages(["m"]), {"success": True, "message": ""}),
 }  # fmt: skip
 

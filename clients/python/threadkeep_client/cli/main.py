@@ -6,10 +6,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from threadkeep_client.cli import agents, chat, show, threads, where
-from threadkeep_client.cli.session import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE, Command, CommandFailed, Session
+from threadkeep_client.cli import agents, chat, memory, show, threads, where
+from threadkeep_client.cli.session import (
+    CHANGED,
+    FAILED,
+    INTERRUPTED,
+    OK,
+    UNREACHABLE,
+    USAGE,
+    Command,
+    CommandFailed,
+    Session,
+)
 from threadkeep_client.client import Client
-from threadkeep_client.errors import ConnectionFailed, NotFound, ThreadkeepError, Unauthenticated
+from threadkeep_client.errors import ConnectionFailed, NotFound, ThreadkeepError, Unauthenticated, VersionMismatch
 
 ABOUT = """\
 Talk to the agents of a Threadkeep server and look at what they remember.
@@ -19,6 +29,7 @@ Talk to the agents of a Threadkeep server and look at what they remember.
   threadkeep chat assistant --thread t1 -m "Hello"    say one thing in a thread
   threadkeep threads list --resource ada              what ada talked about
   threadkeep threads show t1                          what was said in a thread
+  threadkeep memory show --resource ada               what agents keep about ada
 """
 NOTES = """\
 The server is that of --url, else of THREADKEEP_URL, else the local stack whose .local/env is in this folder or one
@@ -27,6 +38,14 @@ the variable. The service key may act for every owner (--resource); a user's tok
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 4 somebody else changed it meanwhile,
 130 interrupted.
+"""
+WORKING_MEMORY = """\
+What agents keep about an owner or a thread. Every change makes a new version.
+
+  threadkeep memory show --resource ada                          what is kept about ada
+  threadkeep memory show --thread t1 --agent assistant           what the agent sees in thread t1
+  threadkeep memory edit --resource ada                          change it in your editor
+  threadkeep memory patch --resource ada '{"city": "Oslo"}'      change one field of a JSON memory
 """
 _WIDE = argparse.RawDescriptionHelpFormatter
 
@@ -44,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), UNREACHABLE)
     except Unauthenticated as error:
         return _fail(f"{error}; give another key with --key or THREADKEEP_API_KEY", FAILED)
+    except VersionMismatch as error:
+        return _fail(f"Somebody else changed it: version {error.version} is stored now; nothing was written", CHANGED)
     except NotFound as error:
         return _fail(f"{error} (404)", FAILED)
     except ThreadkeepError as error:
@@ -80,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(groups, "agents", agents.list_agents)
     _chat(_add(groups, "chat", chat.chat))
     _threads(groups.add_parser("threads", help="List, show, delete and copy threads"))
+    _memory(groups.add_parser("memory", help="Show and change working memory"))
     return parser
 
 
@@ -104,6 +126,30 @@ def _threads(parser: argparse.ArgumentParser) -> None:
     cloned.add_argument("--new-id", metavar="ID", help="id of the copy (default: a new one)")
     cloned.add_argument("--title", metavar="TEXT", help="title of the copy (default: Clone of ...)")
     cloned.add_argument("--limit", metavar="N", type=int, help="copy only the newest N messages")
+
+
+def _memory(parser: argparse.ArgumentParser) -> None:
+    parser.description = WORKING_MEMORY
+    parser.formatter_class = _WIDE
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    shown = _whose(_add(verbs, "show", memory.show_memory))
+    shown.add_argument("--history", action="store_true", help="of an owner: the last changes instead of the text")
+    _whose(_add(verbs, "edit", memory.edit_memory))
+    replaced = _whose(_add(verbs, "set", memory.set_memory))
+    replaced.add_argument("text", metavar="TEXT", nargs="?", help="the whole new text (default: standard input)")
+    patched = _add(verbs, "patch", memory.patch_memory)
+    patched.add_argument("patch", metavar="JSON", help="""such as '{"city": "Oslo", "old": null}'""")
+    patched.add_argument("--resource", metavar="ID", required=True, help="whose memory it is")
+    patched.add_argument("--agent", metavar="ID", help="apply the rules of this agent's memory")
+    for changed in (replaced, patched):
+        changed.add_argument("--if-version", metavar="N", type=int, help="only if this version is stored")
+
+
+def _whose(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--resource", metavar="ID", help="whose memory it is; with --thread an owner check")
+    parser.add_argument("--thread", metavar="ID", help="what an agent keeps for this thread; needs --agent")
+    parser.add_argument("--agent", metavar="ID", help="the agent that keeps it, whose rules apply")
+    return parser
 
 
 def _thread(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ def list_threads(session: Session) -> None:
     )
     if session.json:
         return show.as_json(page)
-    rows = [[thread.id, thread.resource_id, _time(thread.updated_at), thread.title] for thread in page.threads]
+    rows = [[thread.id, thread.resource_id, time_of(thread.updated_at), thread.title] for thread in page.threads]
     show.table(["ID", "OWNER", "CHANGED", "TITLE"], rows)
     if page.has_more:
         print(f"{page.total} threads in all; --page {page.page + 1} shows more", file=sys.stderr)
@@ -32,7 +32,7 @@ def show_thread(session: Session) -> None:
         return show.as_json({"thread": thread, **page.model_dump(mode="json", by_alias=True, exclude_unset=True)})
     _head(thread, page.total)
     for message in page.messages:
-        show.text(f"\n{message.role}  {_time(message.created_at)}\n{_said(message)}")
+        show.text(f"\n{message.role}  {time_of(message.created_at)}\n{_said(message)}")
     if page.has_more:
         print(f"\nThere are older messages; --page {page.page + 1} shows them", file=sys.stderr)
 
@@ -74,8 +74,8 @@ def _head(thread: Thread, messages: int) -> None:
         ["Thread", thread.id],
         ["Owner", thread.resource_id],
         ["Title", thread.title],
-        ["Created", _time(thread.created_at)],
-        ["Changed", _time(thread.updated_at)],
+        ["Created", time_of(thread.created_at)],
+        ["Changed", time_of(thread.updated_at)],
         ["Messages", str(messages)],
     ]
     for name, value in rows:
@@ -96,6 +96,6 @@ def _said(message: Message) -> str:
     return "\n".join(lines)
 
 
-def _time(iso: str) -> str:
+def time_of(iso: str) -> str:
     """`2026-11-29 17:44` (UTC) of the wire's `2026-11-29T17:44:33.791Z`."""
     return iso[:16].replace("T", " ")
