@@ -1,9 +1,10 @@
-"""The one address of the local stack: an ASGI app that hands every request to the deployed REST API.
+"""The one address of the local stack: an ASGI app that hands requests to the deployed REST API.
 
-On AWS clients talk to API Gateway itself. The emulator's gateway cannot stream, so the streaming
-routes will be served here, by the same app that serves them on AWS; the rest is passed on.
+On AWS clients talk to API Gateway itself. The emulator's gateway cannot stream, so the streaming routes are
+served here, by the app that serves them on AWS, behind the same authorizer; the rest is passed on.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -13,11 +14,19 @@ from pathlib import Path
 import httpx
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from threadkeep import bootstrap
+from threadkeep.errors import Unauthenticated
+from threadkeep.http import authorizer, stream
+from threadkeep.http.asgi import StreamApp
+
+CORS = {"access-control-allow-origin": "*"}
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
@@ -62,16 +71,46 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    # Streaming routes are mounted here, before the route that passes everything on.
     routes = [Route("/{path:path}", proxy, methods=METHODS)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
+
+
+def with_streams(proxy: ASGIApp, streams: StreamApp) -> ASGIApp:
+    """`streams` for the routes that are its own, `proxy` for all others."""
+
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        if streams.match(scope) is None:
+            await proxy(scope, receive, send)
+            return
+        try:
+            context = await asyncio.to_thread(authorized, Headers(scope=scope).get("authorization", ""))
+        except Unauthenticated as error:
+            await JSONResponse({"error": str(error)}, error.status, CORS)(scope, receive, send)
+            return
+        headers = [(name, value) for name, value in scope["headers"] if passed_on(name.decode("latin-1"))]
+        headers.append((b"x-amzn-request-context", json.dumps({"authorizer": context}).encode()))
+        await streams(dict(scope) | {"headers": headers}, receive, send)
+
+    return door
+
+
+def authorized(credential: str) -> dict[str, str]:
+    """What the deployed authorizer would tell of a caller. Raises `Unauthenticated`."""
+    event = {"headers": {"authorization": credential}, "methodArn": "local/stage/POST/"}
+    try:
+        return authorizer.authorize(event)["context"]
+    except Exception as error:  # API Gateway's way of being told "no"
+        if str(error) != "Unauthorized":
+            raise
+        raise Unauthenticated from None
 
 
 def main() -> None:
     """Arguments: the port, and the folder of the stack's state, which holds its record (see `local.stack`)."""
     port, home = sys.argv[1:]
     record = Path(home) / "stack.json"
-    app = create_app(lambda: json.loads(record.read_text())["api_url"])
+    proxy = create_app(lambda: json.loads(record.read_text())["api_url"])
+    app = with_streams(proxy, StreamApp(stream.ROUTES, bootstrap.app))
     uvicorn.run(app, host="127.0.0.1", port=int(port), access_log=False, log_level="warning")
 
 

@@ -354,17 +354,43 @@ class Stack:
             raise StackError(f"Port {port} is taken; choose another one with PORT=...")
 
     def serve(self, port: int = 0) -> None:
-        """Open the front door on `port`, or on any free port. Raises `StackError` if the port is taken."""
+        """Open the front door on `port`, or on any free port. Raises `StackError` if the port is taken.
+
+        It runs the streaming routes itself, so it is opened anew where something else is deployed.
+        """
         self.check_port(port)
+        record = self.record
         if pid := self.pid("front_door"):
-            if (open_port := self.record.get("front_door_port")) and port in (0, open_port):
+            open_port = record.get("front_door_port")
+            serves = record.get("front_door_serves") == self.front_door_serves()
+            if serves and open_port and port in (0, open_port):
                 return
+            port = port or open_port or 0
             terminate(pid)
         port = free_port(port)
-        self.remember(front_door_port=port)
+        self.remember(front_door_port=port, front_door_serves=self.front_door_serves())
         command = [sys.executable, "-m", PROGRAMS["front_door"], str(port), str(self.home)]
-        process = self.detach("front_door", command, os.environ | {"PYTHONPATH": str(ROOT)})
+        process = self.detach("front_door", command, self.front_door_environment())
         self.await_answer("front_door", process, f"{self.base_url}/health")
+
+    def front_door_serves(self) -> list[Any]:
+        """What tells whether a running front door is that of what is deployed."""
+        return [self.record["deployed"], self.environment_digest()]
+
+    def front_door_environment(self) -> dict[str, str]:
+        """The variables of the deployed streaming function and of the authorizer, the agents, and the emulator."""
+        paths = (ROOT, ROOT / "layers/threadkeep", self.build_dir / "AgentsLayer/python")
+        functions = (self.function_environment(name) for name in ("AuthorizerFunction", "StreamFunction"))
+        variables = {name: value for function in functions for name, value in function.items()}
+        ours = self.credentials() | dict(self.environment) | {"PYTHONPATH": ":".join(map(str, paths))}
+        return {**os.environ, **variables, **ours}
+
+    def function_environment(self, name: str) -> dict[str, str]:
+        """The environment variables of a deployed function, by its name in the template."""
+        found = self.client("cloudformation").describe_stack_resource(StackName=STACK_NAME, LogicalResourceId=name)
+        function = found["StackResourceDetail"]["PhysicalResourceId"]
+        configuration = self.client("lambda").get_function_configuration(FunctionName=function)
+        return configuration.get("Environment", {}).get("Variables", {})
 
 
 def inherited(name: str) -> bool:

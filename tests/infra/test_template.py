@@ -173,4 +173,4 @@ def test_environment_variables_are_settings() -> None:
     given = set(template()["Globals"]["Function"]["Environment"]["Variables"])
     for function in FUNCTIONS.values():
         given |= set(function["Properties"].get("Environment", {}).get("Variables", {}))
-    assert {name for name in given - known if not name.startswith("POWERTOOLS_")} == set()
+    assert {name for name in given - known if not name.startswith(("POWERTOOLS_", "AWS_"))} == set()

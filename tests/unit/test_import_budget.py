@@ -27,6 +27,7 @@ BUDGETS = {
     "authorizer": Budget(100),
     "generate": Budget(370),
     "outbox": Budget(350),
+    "stream": Budget(400),
     "sweep": Budget(350),
     "threads": Budget(360),
     "working_memory": Budget(360),

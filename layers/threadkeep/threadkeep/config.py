@@ -15,6 +15,7 @@ class Settings:
     agents_module: str = "agents"
     default_model: str = ""  # `provider/model` for agents that name none
     turn_deadline_seconds: float = 27.0  # for buffered runs; below the gateway's 29 s
+    stream_deadline_seconds: float = 840.0  # for streamed runs; below the function's 15 minutes
     after_turn_queue_url: str = ""
     service_key_secret: str = ""  # name or ARN of the secret that holds the service key
     jwt_issuer: str = ""  # empty: only the service key opens the door

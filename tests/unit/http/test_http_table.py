@@ -161,7 +161,8 @@ def test_example_events_get_the_status_that_they_are_named_for(house: House, nam
 def test_every_event_is_expected_and_every_route_has_one() -> None:
     assert events().keys() == EXPECTED.keys()
     covered = {(e["httpMethod"], e["resource"]) for e in events().values()}
-    assert covered == {(route.method, route.path) for route in ROUTES}
+    buffered = {(route.method, route.path) for route in ROUTES if not route.streams}  # streams reach no handler
+    assert covered == buffered
 
 
 def test_no_two_routes_share_method_and_path() -> None:

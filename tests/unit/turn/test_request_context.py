@@ -43,7 +43,7 @@ async def test_rx3_the_runs_key_is_json_whatever_the_options_hold(house):
         "resourceId": "ana",
         "memoryConfig": {
             "lastMessages": 4,
-            "generateTitle": {"instructions": None, "minMessages": 99},
+            "generateTitle": {"instructions": None, "minMessages": 99, "emitEvent": False},
             "readOnly": False,
             "workingMemory": {
                 "enabled": False,

@@ -2,7 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,11 +18,13 @@ from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 from threadkeep.turn.after import finish_turn
+from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.plan import own_context, planned
 from threadkeep.turn.request import Conversation, InputMessage, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
+from threadkeep.turn.watch import watched
 
 Said = str | Sequence[str | dict[str, Any]]
 ThreadArgument = str | Mapping[str, Any]
@@ -58,6 +61,19 @@ async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storag
     if hooks.finish is not None:
         await _awaited(hooks.finish)(result)
     return result
+
+
+async def stream_in_process(
+    agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks
+) -> AsyncGenerator[Event]:
+    """As `run_in_process`, told while it goes on; `RunFinished` is the last event."""
+
+    async def run(sink: Sink) -> None:
+        await run_in_process(agent, replace(request, watcher=sink), storage, hooks)
+
+    async with aclosing(watched(run)) as events:
+        async for event in events:
+            yield event
 
 
 def conversation_of(thread: ThreadArgument | None, resource: str | None) -> Conversation | None:

@@ -153,6 +153,17 @@ class GenerateBody(wire.Body):
 
 async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Json]:
     """Run one turn of an agent and answer with its text, steps and stored messages."""
+    agent, request = await turn_of(call, "generate", settings().turn_deadline_seconds)
+    return reply.generated(await run_turn(agent, request, Services(call.app.storage, call.app.models)))
+
+
+async def turn_of(
+    call: Call[wire.ContextQuery, GenerateBody], route: str, deadline: float
+) -> tuple[TurnAgent, TurnRequest]:
+    """The agent as it is for this request, and the turn that the body asks for. `deadline` is in seconds.
+
+    A request is the repeat of another only on the same `route`.
+    """
     agent = _agent(call)
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
@@ -161,7 +172,7 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
         request_context[SPEAKER_KEY] = speaker.to_json()
     resolved = await agent.resolve(request_context)
     options = _options(resolved, call.body)
-    request = TurnRequest(
+    return resolved, TurnRequest(
         messages=messages,
         run_id=call.body.run_id or ids.new_id(),
         conversation=conversation,
@@ -173,15 +184,13 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
         tool_choice=_tool_choice(call.body, resolved, options),
         active_tools=None if call.body.active_tools is None else frozenset(call.body.active_tools),
         settings=_settings(call.body.model_settings),
-        deadline=settings().turn_deadline_seconds,
+        deadline=deadline,
         request_context=request_context,
         client_tools=_client_tools(call.body),
         ask_first=call.body.require_tool_approval,
         structured_output=_structured_output(call.body.structured_output),
-        repeat=_repeat(call, conversation),
+        repeat=_repeat(call, conversation, route),
     )
-    services = Services(call.app.storage, call.app.models)
-    return reply.generated(await run_turn(resolved, request, services))
 
 
 def _agent(call: Call[Any, Any]) -> Agent:
@@ -244,13 +253,13 @@ def _conversation(call: Call[Any, GenerateBody]) -> Conversation | None:
     return Conversation(thread.id, resource, thread.title, thread.metadata)
 
 
-def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None) -> Repeatable | None:
+def _repeat(call: Call[Any, GenerateBody], conversation: Conversation | None, route: str) -> Repeatable | None:
     """How this request is recognised when it is sent again; only what is stored needs to be (DESIGN 4)."""
     if conversation is None:
         return None
     return repeatable(
         owner=conversation.resource_id,
-        route=f"generate/{call.path['agentId']}",
+        route=f"{route}/{call.path['agentId']}",
         thread_id=conversation.thread_id,
         body=call.raw,
         arrived=call.arrived,

@@ -127,7 +127,7 @@ def _operation(name: str, route: Route[Any, Any, Any], schemas: dict[str, Json])
         "summary": route.summary,
         "tags": [route.function],
         "parameters": _path_parameters(route.path) + _query_parameters(route.query, schemas[f"{key} query"]),
-        "responses": {"200": _response("OK", schemas[f"{key} reply"])} | _errors(route),
+        "responses": {"200": _ok(route, schemas[f"{key} reply"])} | _errors(route),
     }
     if route.body is not NoBody:
         operation["requestBody"] = {
@@ -170,6 +170,12 @@ def _errors(route: Route[Any, Any, Any]) -> dict[str, Json]:
 
 def _error_name(status: int) -> str:
     return "Invalid" if status == 400 else "Error"
+
+
+def _ok(route: Route[Any, Any, Any], schema: Json) -> dict[str, Json]:
+    if not route.streams:
+        return _response("OK", schema)
+    return {"description": "Server-sent events", "content": {"text/event-stream": {"schema": schema}}}
 
 
 def _response(description: str, schema: Json) -> dict[str, Json]:

@@ -48,8 +48,8 @@ def generated(result: TurnResult) -> dict[str, Json]:
     fields = Generated(
         text=result.text,
         finish_reason=result.finish_reason,
-        usage=_usage(result.usage),
-        total_usage=_usage(result.usage),
+        usage=usage(result.usage),
+        total_usage=usage(result.usage),
         steps=[_step(step, result, n) for n, step in enumerate(result.steps)],
         tool_calls=[_call(c, result) for step in result.steps for c in step.response.tool_calls],
         tool_results=[_outcome(o, result) for step in result.steps for o in step.outcomes],
@@ -68,7 +68,7 @@ def generated(result: TurnResult) -> dict[str, Json]:
         run_id=result.run_id,
         messages=stored,
         remembered_messages=_remembered(result),
-        **({"tripwire": _tripwire(result.tripwire)} if result.tripwire else {}),
+        **({"tripwire": tripwire(result.tripwire)} if result.tripwire else {}),
         **_object(result),
     )
     return fields.model_dump(by_alias=True, exclude_unset=True)
@@ -80,7 +80,7 @@ def _remembered(result: TurnResult) -> list[dict[str, Json]]:
     return shown if len(jsontext.dumps(shown)) <= MAX_REMEMBERED else []
 
 
-def _tripwire(tripwire: Tripwire) -> dict[str, Json]:
+def tripwire(tripwire: Tripwire) -> dict[str, Json]:
     """Why a processor stopped the run (PR-7)."""
     optional = {"retry": tripwire.retry or None, "metadata": tripwire.metadata}
     known = {name: value for name, value in optional.items() if value is not None}
@@ -110,7 +110,7 @@ def _step(step: Step, result: TurnResult, number: int) -> dict[str, Json]:
         "toolResults": [_outcome(o, result) for o in step.outcomes],
         "content": [*_said(step), *map(_result_part, step.outcomes)],
         "finishReason": step.response.finish_reason,
-        "usage": _usage(step.response.usage),
+        "usage": usage(step.response.usage),
         "warnings": [],
         "request": {},
         "response": _response(step),
@@ -166,7 +166,7 @@ def _outcome(done: CallOutcome, result: TurnResult) -> dict[str, Json]:
     return {"type": "tool-result", "runId": result.run_id, "from": "AGENT", "payload": payload}
 
 
-def _usage(usage: Usage) -> dict[str, Json]:
+def usage(usage: Usage) -> dict[str, Json]:
     return {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,

@@ -1,12 +1,13 @@
 """What an operation is handed, and how one is entered in the route table."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from threadkeep.clock import Millis
 from threadkeep.http.app import App
 from threadkeep.http.identity import Identity
+from threadkeep.jsontext import Json
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -65,13 +66,14 @@ class Route(Generic[Q, B, R]):
     `path` is as API Gateway's `resource`, `function` the folder under `functions/` that serves it.
     `query`, `body` and `reply` are pydantic models (or types that pydantic can describe); what the
     operation returns is written by `reply`'s aliases. `errors` are the statuses it adds to the usual
-    400, 401 and 500. `content_types` are those that a body may have.
+    400, 401 and 500. `content_types` are those that a body may have. With `streams` the operation yields
+    chunks, JSON objects, as an async generator; `reply` is then `str`, the text of the event stream.
     """
 
     method: Method
     path: str
     function: str
-    operation: Callable[[Call[Q, B]], Awaitable[R | Answer[R]]]
+    operation: Callable[[Call[Q, B]], Awaitable[R | Answer[R]] | AsyncGenerator[dict[str, Json]]]
     query: type[Q]
     body: type[B]  # `NoBody` where a body is neither needed nor read
     reply: type[R]
@@ -79,6 +81,7 @@ class Route(Generic[Q, B, R]):
     public: bool = False
     errors: tuple[int, ...] = ()
     content_types: tuple[str, ...] = (JSON,)
+    streams: bool = False
 
     @property
     def name(self) -> str:

@@ -1,12 +1,13 @@
 """The whole route table. Functions import only their own module's `ROUTES`; this is for what needs all of them."""
 
-from threadkeep.http import agents, generate, health, memory, tools, working_memory
+from threadkeep.http import agents, generate, health, memory, stream, tools, working_memory
 from threadkeep.http.route import Table
 
 ROUTES: Table = (
     *health.ROUTES,
     *agents.ROUTES,
     *generate.ROUTES,
+    *stream.ROUTES,
     *tools.ROUTES,
     *memory.ROUTES,
     *working_memory.ROUTES,

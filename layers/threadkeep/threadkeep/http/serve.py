@@ -1,6 +1,7 @@
 """From a request to the JSON that answers it, the same for every front (API Gateway, ASGI)."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -35,10 +36,24 @@ async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> Repl
 
     An operation may also answer with the JSON itself, as dicts and lists in wire spelling.
     """
-    found = await route.operation(_checked(route, request, app))
+    found = await cast(Awaitable[Any], route.operation(_checked(route, request, app)))
     answer = cast(Answer[Any], found) if isinstance(found, Answer) else Answer(found)
     plain = _adapter(route.reply).dump_python(answer.body, by_alias=True, exclude_unset=True, warnings=False)
     return Reply(200, jsontext.dumps(plain), answer.headers)
+
+
+async def opened(route: Route[Any, Any, Any], request: Request, app: App) -> AsyncGenerator[dict[str, Json]]:
+    """The chunks of a streaming operation, once it has begun: what refuses the request is raised before."""
+    told = cast(AsyncGenerator[dict[str, Json]], route.operation(_checked(route, request, app)))
+    first = await anext(told)
+
+    async def all_of() -> AsyncGenerator[dict[str, Json]]:
+        async with aclosing(told):
+            yield first
+            async for chunk in told:
+                yield chunk
+
+    return all_of()
 
 
 def failed(error: Exception, request_id: str) -> Reply:

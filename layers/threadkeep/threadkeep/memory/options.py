@@ -40,12 +40,14 @@ class TitleOptions(Options):
     """When and how a thread gets a title (TT-1).
 
     `model` None means the agent's own. `instructions` may be a function of the request context; an
-    empty text means the default ones.
+    empty text means the default ones. `emit_event` True makes the title before a stream ends and tells it
+    there (TT-5); a buffered run never waits for it.
     """
 
     model: Annotated[str, Field(max_length=MAX_TITLE_MODEL)] | None = None
     instructions: Annotated[str | Callable[[Any], str | Awaitable[str]] | None, BeforeValidator(_instructions)] = None
     min_messages: int = Field(default=1, ge=1, le=MAX_LAST_MESSAGES, strict=True)
+    emit_event: bool = Field(default=False, strict=True)
 
 
 class HistoryBudget(Options):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from threadkeep import clock
 from threadkeep.errors import TooLarge
 from threadkeep.jsontext import Json
 from threadkeep.memory import budget, signals
@@ -12,6 +13,7 @@ from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
 from threadkeep.storage.port import Message, MessageUpdate, NewMessage, TurnState
 from threadkeep.turn import client_results, structured
+from threadkeep.turn.live import Live
 from threadkeep.turn.loop import answer_message, run_steps
 from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
 from threadkeep.turn.plan import Plan
@@ -51,6 +53,7 @@ class Run:
         state: TurnState,
         model: Model,
         tools: Mapping[str, Tool],
+        live: Live,
         updates: Sequence[MessageUpdate] = (),
         memory: RunMemory | None = None,
     ):
@@ -63,31 +66,54 @@ class Run:
         self._memory = memory
         self._limiter = plan.limiter(state.thread)
         self._drawn = self._limiter.boundary if self._limiter else None
+        self._live = live
+        self._steps: list[Step] = []
         self._pipeline = Pipeline(self._inputs(), plan.outputs, self._facts(), agent.max_processor_retries)
         self._states = _states(plan, state)
         self._model = ProcessedModel(
             model,
             self._pipeline,
+            live,
             keep_pending=not request.options.filter_incomplete_tool_calls,
             states=self._states,
             is_gone=self._limiter.is_gone if self._limiter else None,
         )
+        live.withhold(plan.outputs)
 
     async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
         """Ask the model until it is done. Raises `Aborted` where a processor stops the run."""
-        updates = [await client_results.finished(u, self._pipeline.tool_result) for u in self._updates]
-        opening = await self._pipeline.input(opening.plus(*map(_answered_call, updates)))
-        check_fits(opening, updates)
+        self._updates = [await client_results.finished(u, self._pipeline.tool_result) for u in self._updates]
+        opening = await self._pipeline.input(opening.plus(*map(_answered_call, self._updates)))
+        check_fits(opening, self._updates)
         self._model.messages = opening
-        steps = await self._steps(opening, name)
-        answer = answer_message(steps, steps[-1].response.model, provider)
+        await self._run_steps(opening, name)
+        shown, after = await self._edited(tuple(self._steps), provider)
+        shaped = self._structured(shown)
+        return self._answered(shown, _with_object(after, shaped), shaped)
+
+    async def cut(self, provider: str) -> Answered | None:
+        """What a run that was stopped half-way is stored as: its input and what a watcher saw of its answer, marked
+        `aborted`; None if nothing of the answer was seen yet."""
+        if not self._live.spoke:
+            return None
+        last = self._live.cut_step(clock.now())
+        steps = (*self._steps, last) if last else tuple(self._steps)
+        shown, after = await self._edited(steps, provider) if steps else ((), ())
+        marked = tuple(replace(m, content=with_metadata(m.content, {"aborted": True})) for m in after)
+        return self._answered(shown, marked, None)
+
+    def _answered(self, steps: tuple[Step, ...], answer: Sequence[RunMessage], shaped: Structured | None) -> Answered:
+        new = (*self._model.messages.of("input"), *answer, *self._model.told)
+        room = rules.MAX_TURN_MESSAGES - len(self._updates)
+        return Answered(steps, _to_store(new, room), self._remembered(), shaped, tuple(self._updates))
+
+    async def _edited(self, steps: tuple[Step, ...], provider: str) -> tuple[tuple[Step, ...], tuple[RunMessage, ...]]:
+        """The steps and the answer as the output processors leave them (PR-3)."""
+        name = next((s.response.model for s in reversed(steps) if s.response.model), "")
+        answer = answer_message(self._live.message_id, steps, name, provider)
         before = (RunMessage.new(answer, "response"),) if answer else ()
         after = await self._pipeline.output(before)
-        shown = steps if after == before else as_edited(steps, after)
-        shaped = self._structured(shown)
-        new = (*self._model.messages.of("input"), *_with_object(after, shaped), *self._model.told)
-        room = rules.MAX_TURN_MESSAGES - len(updates)
-        return Answered(shown, _to_store(new, room), self._remembered(), shaped, tuple(updates))
+        return steps if after == before else as_edited(steps, after), after
 
     def stopped(self, aborted: Aborted, provider: str) -> TurnResult:
         """What is left of a run that a processor stopped (PR-7)."""
@@ -128,7 +154,7 @@ class Run:
             self._memory,
         )
 
-    async def _steps(self, opening: MessageList, name: str) -> tuple[Step, ...]:
+    async def _run_steps(self, opening: MessageList, name: str) -> None:
         agent, request, tools = self._agent, self._request, self._tools
         first = ModelRequest(
             model=name,
@@ -139,7 +165,7 @@ class Run:
             timeout=request.deadline or _MODEL_TIMEOUT,
             response_schema=request.structured_output.schema if request.structured_output else None,
         )
-        return await run_steps(
+        await run_steps(
             self._model,
             first,
             tools,
@@ -147,6 +173,9 @@ class Run:
             request.max_steps or agent.max_steps,
             self._pipeline.tool_result,
             request.on_step,
+            self._live,
+            self._steps,
+            request.stopped,
         )
 
     def _structured(self, steps: tuple[Step, ...]) -> Structured | None:

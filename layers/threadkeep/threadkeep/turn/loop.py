@@ -1,43 +1,60 @@
 """The model loop: ask, run the tools it calls, ask again with their results (LOOP-1 to LOOP-8)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from threadkeep import clock
 from threadkeep.clock import Millis
-from threadkeep.ids import new_id
 from threadkeep.memory import messages
 from threadkeep.memory.messages import Content
-from threadkeep.models.port import Model, ModelRequest, ModelResponse, Part, PromptMessage, TextPart
+from threadkeep.models.port import ModelRequest, ModelResponse, Part, PromptMessage, TextPart
+from threadkeep.models.streams import Generates
 from threadkeep.storage.port import NewMessage
+from threadkeep.turn import events
+from threadkeep.turn.live import Live
 from threadkeep.turn.result import Step
 from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, run_calls
 
 
+class Stopped(Exception):
+    """Somebody wants the run to end; it never leaves a turn."""
+
+
 async def run_steps(
-    model: Model,
+    model: Generates,
     request: ModelRequest,
     tools: Mapping[str, Tool],
     context: Callable[[str], ToolContext],
     max_steps: int,
     finished: Callable[[CallOutcome], Awaitable[CallOutcome]],
-    on_step: Callable[[Step], Awaitable[None]] | None = None,
-) -> tuple[Step, ...]:
+    on_step: Callable[[Step], Awaitable[None]] | None,
+    live: Live,
+    steps: list[Step],
+    stopped: Callable[[], Awaitable[bool]] | None = None,
+) -> None:
     """Call the model until it answers without tools or calls a tool of the caller, or `max_steps` times.
 
-    `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10).
+    `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10). `steps` gains each
+    step as it is done, so that a run that is cut leaves what it did. Raises `Stopped` before a step if
+    `stopped` says so.
     """
-    steps: list[Step] = []
     while True:
+        if stopped is not None and await stopped():
+            raise Stopped
         started = clock.now()
+        await live.step_started()
         response = await model.generate(request)
         answered = clock.now()
+        await live.tell(*map(events.CallMade, response.tool_calls))
         outcomes = tuple([await finished(o) for o in await run_calls(response.tool_calls, tools, context)])
+        await live.calls_finished(outcomes)
         steps.append(Step(response, outcomes, started, answered))
         if on_step is not None:
             await on_step(steps[-1])
-        if not outcomes or steps[-1].pending or len(steps) >= max_steps:
-            return tuple(steps)
+        continues = bool(outcomes) and not steps[-1].pending and len(steps) < max_steps
+        await live.step_finished(steps[-1], continues=continues)
+        if not continues:
+            return
         results = PromptMessage("tool", tuple(o.answer for o in outcomes))
         request = replace(request, messages=(*request.messages, _answer(response), results), tool_choice="auto")
 
@@ -47,7 +64,7 @@ def _answer(response: ModelResponse) -> PromptMessage:
     return PromptMessage("assistant", text + response.tool_calls)
 
 
-def answer_message(steps: tuple[Step, ...], model: str, provider: str) -> NewMessage | None:
+def answer_message(id: str, steps: Sequence[Step], model: str, provider: str) -> NewMessage | None:
     """All steps of a run as one stored assistant message (MS-3, LOOP-6); None if nothing was said or done."""
     parts: list[Content] = []
     for step in steps:
@@ -57,7 +74,7 @@ def answer_message(steps: tuple[Step, ...], model: str, provider: str) -> NewMes
     if not any(p["type"] != "step-start" for p in parts):
         return None
     metadata = {"modelId": model, "provider": provider}
-    return NewMessage(new_id(), "assistant", messages.content(parts, metadata), _when(steps))
+    return NewMessage(id, "assistant", messages.content(parts, metadata), _when(steps))
 
 
 def _parts(step: Step) -> list[Content]:
@@ -73,5 +90,5 @@ def _parts(step: Step) -> list[Content]:
     return parts
 
 
-def _when(steps: tuple[Step, ...]) -> Millis:
+def _when(steps: Sequence[Step]) -> Millis:
     return steps[-1].ended

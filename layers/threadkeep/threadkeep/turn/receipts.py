@@ -99,7 +99,7 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
         "messageIds": [m.id for m in result.messages],
         "finishReason": result.finish_reason,
         "provider": result.provider,
-        "model": result.steps[-1].response.model,
+        "model": result.steps[-1].response.model if result.steps else "",
         "fallback": result.structured is not None and result.structured.is_fallback,
         "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
     }

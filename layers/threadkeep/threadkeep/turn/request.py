@@ -19,6 +19,7 @@ from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters behind them
     from threadkeep.models.registry import Models
+    from threadkeep.turn.events import Sink
 
 DEFAULT_MAX_STEPS = 5  # model calls in one run (LOOP-1)
 
@@ -86,7 +87,9 @@ class TurnRequest:
     `deadline` is in seconds from the start of the turn; a turn that is not ready to store by then
     stores nothing and raises `DeadlineExceeded`. `client_tools` are run by the caller. With `ask_first`
     every tool of the agent needs approval. `on_step` is awaited after each step. `repeat` tells how the
-    request is recognised when it is sent again; None means that it is not.
+    request is recognised when it is sent again; None means that it is not. `watcher` is told what the run
+    says while it says it; a watched run that is cut keeps what was seen of it. `stopped` is asked before
+    each step whether somebody wants the run to end.
     """
 
     messages: tuple[InputMessage, ...]
@@ -107,6 +110,8 @@ class TurnRequest:
     structured_output: StructuredOutput | None = None
     on_step: Callable[[Step], Awaitable[None]] | None = None
     repeat: Repeatable | None = None
+    watcher: "Sink | None" = None
+    stopped: Callable[[], Awaitable[bool]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

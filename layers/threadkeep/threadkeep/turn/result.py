@@ -58,7 +58,7 @@ class TurnResult:
 
     @property
     def finish_reason(self) -> FinishReason:
-        return self.steps[-1].response.finish_reason if self.tripwire is None else "other"
+        return self.steps[-1].response.finish_reason if self.tripwire is None and self.steps else "other"
 
     @property
     def usage(self) -> Usage:

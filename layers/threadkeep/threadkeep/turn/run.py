@@ -7,6 +7,7 @@ stays (`threadkeep.turn.working_memory`).
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,9 @@ from threadkeep.errors import (
     InvalidInput,
     Issue,
     ThreadGone,
+    ThreadkeepError,
 )
+from threadkeep.ids import new_id
 from threadkeep.memory import titles
 from threadkeep.models.port import Model
 from threadkeep.storage.port import (
@@ -29,13 +32,18 @@ from threadkeep.storage.port import (
     NewMessage,
     NewThread,
     Receipt,
+    Storage,
     TurnCommit,
     TurnState,
     WorkingMemory,
 )
 from threadkeep.turn import client_results, prompt, receipts
-from threadkeep.turn.answer import Run, check_fits
+from threadkeep.turn.after import titled
+from threadkeep.turn.answer import Answered, Run, check_fits
 from threadkeep.turn.context import value_of
+from threadkeep.turn.events import TitleGiven
+from threadkeep.turn.live import Live
+from threadkeep.turn.loop import Stopped
 from threadkeep.turn.message_list import MessageList
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
@@ -44,6 +52,8 @@ from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnReque
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool, offered
 from threadkeep.turn.working_memory import RunMemory
+
+_log = logging.getLogger(__name__)
 
 _PATIENCE = 0.9  # of its deadline: how long a repeat waits for the run that it repeats
 
@@ -70,20 +80,42 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     )
     model = _model(agent, services)
     async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
-        ready = await _Turn(agent, request, plan, *model, tools, memory, hold).in_time()
-        if ready.commit is None:
-            return ready.result
-        committed = await plan.storage.commit_turn(ready.commit)
-        hold.needed = True
-        return replace(ready.result, thread=committed.thread, messages=committed.messages)
+        live = Live(request.watcher, new_id())
+        ready = await _Turn(agent, request, plan, *model, tools, memory, hold, live).in_time()
+        result = await asyncio.shield(_stored(plan.storage, ready, hold))
+        if ready.title is not None:
+            await _tell_title(live, Services(plan.storage, services.models), ready.title)
+        await live.finished(result)
+        return result
+
+
+async def _stored(storage: Storage, ready: "_Ready", hold: Hold) -> TurnResult:
+    """The result of a run once it is stored. A caller that goes away now does not stop this."""
+    if ready.commit is None:
+        return ready.result
+    committed = await storage.commit_turn(ready.commit)
+    hold.needed = True
+    return replace(ready.result, thread=committed.thread, messages=committed.messages)
+
+
+async def _tell_title(live: Live, services: Services, job: Job) -> None:
+    """Give the thread its title now and tell it (TT-5). Where that fails, a later turn tries again (TT-2)."""
+    try:
+        title = await titled(services, job)
+    except ThreadkeepError:
+        _log.warning("no title for thread %s yet", job.thread_id, exc_info=True)
+        return
+    if title:
+        await live.tell(TitleGiven(job.thread_id, title))
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A finished run: its result, and what is to be stored of it, if anything."""
+    """A finished run: its result, and what is to be stored of it, if anything. `title` is due before its end."""
 
     result: TurnResult
     commit: TurnCommit | None = None
+    title: Job | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +131,7 @@ class _Turn:
     tools: Mapping[str, Tool]
     memory: RunMemory | None
     hold: Hold
+    live: Live
 
     async def in_time(self) -> _Ready:
         """Load and answer within the deadline; a request that had its turn already gets that turn's result."""
@@ -106,14 +139,19 @@ class _Turn:
             async with asyncio.timeout(self.request.deadline):
                 state, earlier = await self._claimed()
                 if earlier is not None and self.plan.conversation:
-                    conversation = self.plan.conversation
-                    return _Ready(await receipts.replayed(self.plan.storage, earlier, self.agent.id, conversation))
+                    return _Ready(await self._replayed(earlier, self.plan.conversation))
                 return await self._answered(state)
         except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"The run took longer than {self.request.deadline:g} s and stored nothing; "
-                "use the stream or runs route for longer work"
-            ) from error
+            kept = "what was seen of its answer is stored" if self.live.spoke else "it stored nothing"
+            advice = "" if self.live.sink else "; use the stream or runs route for longer work"
+            raise DeadlineExceeded(f"The run took longer than {self.request.deadline:g} s, {kept}{advice}") from error
+
+    async def _replayed(self, earlier: Receipt, conversation: Conversation) -> TurnResult:
+        result = await receipts.replayed(self.plan.storage, earlier, self.agent.id, conversation)
+        self.live.message_id = next((m.id for m in result.messages if m.role == "assistant"), self.live.message_id)
+        await self.live.started(result.run_id, self.agent.id)
+        await self.live.replay(result)
+        return result
 
     async def _claimed(self) -> tuple[TurnState, Receipt | None]:
         """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
@@ -139,11 +177,31 @@ class _Turn:
             state = await _created(plan, plan.conversation, loaded)
         if self.memory is not None:
             self.memory.begin(state, is_read=state.memory is loaded)
-        run = Run(self.agent, request, plan, state, self.model, self.tools, results.updates, self.memory)
+        run = Run(self.agent, request, plan, state, self.model, self.tools, self.live, results.updates, self.memory)
+        await self.live.started(request.run_id, self.agent.id)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
         except Aborted as aborted:
             return _Ready(run.stopped(aborted, self.provider))
+        except Stopped:
+            answered = await run.cut(self.provider)
+            if answered is None:
+                return _Ready(TurnResult(request.run_id, self.agent.id, self.provider, (), (), state.thread))
+        except BaseException:  # hung up, out of time, or the model failed: what was seen is kept (DESIGN 4)
+            await asyncio.shield(self._keep(run, request, state))
+            raise
+        return await self._ready(run, request, state, answered)
+
+    async def _keep(self, run: Run, request: TurnRequest, state: TurnState) -> None:
+        """Store a run that is cut off, if a watcher has seen some of its answer."""
+        try:
+            answered = await run.cut(self.provider) if self.plan.stores else None
+            if answered is not None:
+                await _stored(self.plan.storage, await self._ready(run, request, state, answered), self.hold)
+        except Exception:  # what cut the run off matters more
+            _log.warning("a run that was cut off is not stored", exc_info=True)
+
+    async def _ready(self, run: Run, request: TurnRequest, state: TurnState, answered: Answered) -> _Ready:
         result = TurnResult(
             request.run_id,
             self.agent.id,
@@ -154,17 +212,20 @@ class _Turn:
             answered.remembered,
             structured=answered.structured,
         )
-        if state.thread is None or not plan.stores:
+        if state.thread is None or not self.plan.stores:
             return _Ready(result)
+        job = await _job(self.agent, request, state, answered.messages)
+        titles = request.options.generate_title
+        at_once = self.live.sink is not None and titles is not None and titles.emit_event
         commit = TurnCommit(
             state.thread,
             answered.messages,
-            await _job(self.agent, request, state, answered.messages),
+            None if at_once else job,
             thread_metadata=run.thread_metadata,
             updates=answered.updates,
             receipt=receipts.done(self.hold.receipt, request, result),
         )
-        return _Ready(result, commit)
+        return _Ready(result, commit, job if at_once else None)
 
 
 def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from threadkeep.errors import ModelRejected, ModelUnavailable
 from threadkeep.jsontext import Json
-from threadkeep.models.port import ModelResponse, PromptMessage
+from threadkeep.models.port import ModelResponse, PromptMessage, ReasoningDelta, TextDelta
 from threadkeep.storage.port import Thread
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage
@@ -96,10 +96,12 @@ class Processor:
     run with one clear error and stores nothing (PR-8); errors of `threadkeep.errors` keep their status.
 
     As input processor: `process_input`, `process_input_step`, `compute_state_signal`, `process_llm_request`. As
-    output processor:
-    `process_llm_response`, `process_output_step`, `process_tool_result`, `process_output_result`. In both:
-    `process_api_error`. An agent may list one object in both directions. Chunks of a stream have no hook yet:
-    streamed text passes `process_output_result` when it is whole.
+    output processor: `process_output_stream`, `process_llm_response`, `process_output_step`,
+    `process_tool_result`, `process_output_result`. In both: `process_api_error`. An agent may list one object in
+    both directions.
+
+    What a stream shows cannot be taken back. So the answer of a run is withheld until it is finished where a
+    processor has one of the hooks that edit answers but no `process_output_stream`.
     """
 
     id: str = ""
@@ -127,6 +129,15 @@ class Processor:
 
     def process_llm_request(self, prompt: tuple[PromptItem, ...], call: ProcessorCall) -> Answer[Sequence[PromptItem]]:
         """Before each model call, on the prompt as the provider gets it. Nothing that is stored changes."""
+
+    def process_output_stream(
+        self, chunk: TextDelta | ReasoningDelta, call: ProcessorCall
+    ) -> Answer[TextDelta | ReasoningDelta]:
+        """Each piece of text on its way to the watcher of a stream; **None drops it** from the stream (PR-1).
+
+        What is stored is what the other hooks make of the whole answer.
+        """
+        return chunk
 
     def process_llm_response(self, response: ModelResponse, call: ProcessorCall) -> Answer[ModelResponse]:
         """Each answer of the model, as it came."""

@@ -1,11 +1,12 @@
 """A model with the processors of a run around each of its calls."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from threadkeep.errors import ModelRejected, ModelUnavailable, ProcessorFailed
-from threadkeep.models.port import Model, ModelChunk, ModelRequest, ModelResponse, PromptMessage, TextPart, Usage
-from threadkeep.models.streams import chunks_of
+from threadkeep.models.port import Model, ModelRequest, ModelResponse, PromptMessage, TextPart, Usage
+from threadkeep.models.streams import streamed
+from threadkeep.turn.live import Live
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, messages_of
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.processors.pipeline import Pipeline
@@ -26,6 +27,7 @@ class ProcessedModel:
         self,
         model: Model,
         pipeline: Pipeline,
+        live: Live,
         *,
         keep_pending: bool = False,
         states: StateSignals | None = None,
@@ -35,6 +37,7 @@ class ProcessedModel:
         self.usage = Usage()
         self._model = model
         self._pipeline = pipeline
+        self._live = live
         self._keep_pending = keep_pending
         self._states = states
         self._is_gone = is_gone
@@ -58,11 +61,6 @@ class ProcessedModel:
         response = await self._accepted(request, (*prompt, *self._since(said)))
         self._pipeline.step += 1
         return response
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelChunk, None]:
-        """One step in chunks. Processors may refuse a whole answer, so none of it is told before they have seen it."""
-        for chunk in chunks_of(await self.generate(request)):
-            yield chunk
 
     async def _tell_states(self, said: int) -> None:
         if self._states is None:
@@ -103,9 +101,14 @@ class ProcessedModel:
             if all(item.source == "system" for item in shown):
                 raise ProcessorFailed("The processors left no message for the model; nothing was stored")
             try:
-                return await self._model.generate(replace(request, messages=messages_of(shown)))
+                return await self._call(replace(request, messages=messages_of(shown)))
             except (ModelRejected, ModelUnavailable) as error:
                 prompt = await self._pipeline.api_error(error, prompt)
+
+    async def _call(self, request: ModelRequest) -> ModelResponse:
+        if self._live.sink is None:
+            return await self._model.generate(request)
+        return await self._live.heard(streamed(self._model, request), self._pipeline)
 
 
 def _feedback(refused: ModelResponse, reason: str) -> tuple[PromptItem, ...]:

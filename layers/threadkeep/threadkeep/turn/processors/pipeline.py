@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from threadkeep.errors import ConfigurationError, ModelRejected, ModelUnavailable, ProcessorFailed, ThreadkeepError
-from threadkeep.models.port import ModelResponse, PromptMessage
+from threadkeep.models.port import ModelChunk, ModelResponse, PromptMessage, ReasoningDelta, TextDelta
 from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage
 from threadkeep.turn.processors.base import Aborted, Edited, Processor, ProcessorCall, RunFacts
 from threadkeep.turn.signals import StateSignal, StateSignals
@@ -79,6 +79,17 @@ class Pipeline:
             edited = await self._ask(processor, processor.process_llm_request, prompt)
             prompt = prompt if edited is None else tuple(edited)
         return prompt
+
+    async def stream(self, chunk: ModelChunk) -> ModelChunk | None:
+        """A piece of the answer on its way to a watcher; None if a processor holds it back."""
+        for processor in self.outputs:
+            if not isinstance(chunk, TextDelta | ReasoningDelta):
+                return chunk
+            passed = await self._ask(processor, processor.process_output_stream, chunk)
+            if passed is None:
+                return None
+            chunk = passed
+        return chunk
 
     async def response(self, response: ModelResponse) -> ModelResponse:
         for processor in self.outputs:
