@@ -30,10 +30,10 @@ def handler(table: Table, app: Callable[[], App]) -> Handler:
     """A Lambda handler for the routes of one function.
 
     The gateway has matched the route already, so an event is dispatched by its method and resource.
-    `app` is called on each invocation and is expected to cache. Invocations of one process share one
-    event loop, so that clients keep their connections.
+    Routes that stream are not for a handler (see `http.asgi`). `app` is called on each invocation and is
+    expected to cache. Invocations of one process share one event loop, so that clients keep their connections.
     """
-    routes = {(route.method, route.path): route for route in table}
+    routes = {(route.method, route.path): route for route in table if not route.streams}
 
     def handle(event: Event, context: object) -> dict[str, Any]:
         return _runner().run(_answer(routes.get((event["httpMethod"], event["resource"])), event, app))
