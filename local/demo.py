@@ -143,6 +143,8 @@ Go on:
   curl "$BASE_URL/api/agents/{AGENT}/generate" -H "Authorization: Bearer $API_KEY" \\
     -H 'Content-Type: application/json' -d '{body}'
 
+  .venv/bin/threadkeep chat {AGENT} --thread {thread} --resource {resource}
+
   // npm install @mastra/client-js
   import {{ MastraClient }} from "@mastra/client-js";
   const client = new MastraClient({{

@@ -1,13 +1,17 @@
 """The command line through its main function: what it prints, on which stream, and with which exit code."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from local.stack import ROOT
 from tests.unit.client.conftest import Run
-from tests.unit.client.door import Door
+from tests.unit.client.door import KEY, Door
 from tests.unit.client.test_client_stream import BYTES, RUN, chunk, event, pieces
 from threadkeep_client.cli import main, where
 from threadkeep_client.cli.where import NoServer, Server
@@ -172,3 +176,13 @@ def test_the_server_is_that_of_options_else_environment_else_local_stack(tmp_pat
     assert where.find(None, None, {}, deep) == Server("http://127.0.0.1:4111", "a b")
     assert where.find(None, "mine", {}, deep) == Server("http://127.0.0.1:4111", "mine")
     assert where.find("http://elsewhere", None, {}, deep) == Server("http://elsewhere", None)
+
+
+def test_a_terminal_without_unicode_shows_question_marks(door: Door) -> None:
+    door.house.add_thread("t1", "ada", title="Grüße …")
+    command = [sys.executable, "-m", "threadkeep_client", "threads", "list", "--url", door.url]
+    environment = {
+        "PYTHONPATH": str(ROOT / "clients/python"), "PYTHONIOENCODING": "ascii", "THREADKEEP_API_KEY": KEY
+    }  # fmt: skip
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.rstrip().endswith("Gr??e ?")

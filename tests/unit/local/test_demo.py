@@ -119,6 +119,7 @@ def test_an_application_that_is_not_there_is_a_sentence():
 
 def test_the_way_on_names_the_address_the_key_the_thread_and_how_to_stop():
     text = how_to_go_on("http://127.0.0.1:4111", "the-key", "t1", "r1", Choice("packaged", "openai/x", "a model"))
+    assert ".venv/bin/threadkeep chat assistant --thread t1 --resource r1\n" in text
     assert all(part in text for part in ("http://127.0.0.1:4111", "the-key", "t1", "curl", "client-js", "make down"))
     assert "script" not in text
 
