@@ -34,7 +34,8 @@ lint: setup
 test: lint
 	$(PYTHON) -m coverage run -m pytest tests/unit tests/contract
 	$(PYTHON) -m coverage report
-	$(PYTHON) -m pytest tests/infra tests/e2e tests/client
+	$(PYTHON) -m pytest tests/infra tests/e2e
+	$(PYTHON) -m pytest tests/client
 
 mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
 	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)

@@ -1,7 +1,7 @@
 """The unmodified npm client drives the deployed application. Each check of a `*.test.mjs` is a test here.
 
 By hand, against any deployment that hosts the agents of `tests/fixtures/agents` on the scripted model:
-`BASE_URL=... API_KEY=... MODEL_URL=... ADA_TOKEN=... EVE_TOKEN=... node --test tests/client`.
+`BASE_URL=... API_KEY=... MODEL_URL=... ADA_TOKEN=... EVE_TOKEN=... node --test "tests/client/*.test.mjs"`.
 
 A file whose first line is `// needs: <method> <path>` is run once that route is documented.
 """
