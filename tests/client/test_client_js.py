@@ -9,8 +9,7 @@ A file whose first line is `// needs: <method> <path>` is run once that route is
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,11 +21,12 @@ from tests.oidc import Issuer
 from tests.scripted.server import ScriptedModel
 
 HERE = Path(__file__).parent
-SECONDS = 120  # for all checks of one file
+SECONDS = 300  # for all checks
+AT_ONCE = 3  # files
 _CHECK = re.compile(r'^test\("(.+?)", ', re.MULTILINE)
 _NEEDS = re.compile(r"\A// needs: (\S+) (\S+)\n")
 
-Outcomes = dict[str, str | None]  # why a check failed, by its name; None if it did not
+Outcomes = dict[tuple[str, str], str | None]  # why a check failed, by its file and name; None if it did not
 
 
 def missing(text: str) -> str | None:
@@ -48,13 +48,22 @@ def checks() -> Iterator[object]:
 
 def reported(junit: str) -> Outcomes:
     """What became of each check, by Node's JUnit report. A skipped check has not passed."""
-    cases = ElementTree.fromstring(junit).iter("testcase")
-    return {case.get("name", ""): None if len(case) == 0 else f"{case[0].tag}: {case[0].text or ''}" for case in cases}
+    outcomes: Outcomes = {}
+    for case in ElementTree.fromstring(junit).iter("testcase"):
+        why = [f"{trouble.tag}: {trouble.text or ''}" for trouble in case]
+        outcomes[Path(case.get("file", "")).name, case.get("name", "")] = "\n".join(why) or None
+    return outcomes
+
+
+def wanted(request: pytest.FixtureRequest) -> list[str]:
+    """The files whose checks this session has selected."""
+    mine = [item for item in request.session.items if item.path == request.path and not item.get_closest_marker("skip")]
+    return sorted({item.callspec.params["file"] for item in mine if hasattr(item, "callspec")})
 
 
 @pytest.fixture(scope="module")
-def outcomes(agents_stack: Stack, issuer: Issuer, scripted: ScriptedModel) -> Callable[[str], Outcomes]:
-    """Runs a file of checks, once, and tells what became of each."""
+def outcomes(request: pytest.FixtureRequest, agents_stack: Stack, issuer: Issuer, scripted: ScriptedModel) -> Outcomes:
+    """What became of the checks of all files that are wanted; they run once."""
     node.install(HERE)
     variables = {
         "BASE_URL": agents_stack.base_url,
@@ -63,23 +72,17 @@ def outcomes(agents_stack: Stack, issuer: Issuer, scripted: ScriptedModel) -> Ca
         "ADA_TOKEN": issuer.token("user-ada", expires_in=3600),
         "EVE_TOKEN": issuer.token("user-eve", expires_in=3600),
     }
-
-    @cache
-    def run(file: str) -> Outcomes:
-        command = [str(node.NODE), "--test", "--test-reporter=junit", "--test-timeout=30000", file]
-        done = subprocess.run(command, cwd=HERE, env=node.environment(variables), capture_output=True, text=True,
-                              timeout=SECONDS)  # fmt: skip
-        assert done.stdout.startswith("<?xml"), done.stdout + done.stderr
-        return reported(done.stdout)
-
-    return run
+    options = ["--test", "--test-reporter=junit", "--test-timeout=30000", f"--test-concurrency={AT_ONCE}"]
+    done = subprocess.run([str(node.NODE), *options, *wanted(request)], cwd=HERE, env=node.environment(variables),
+                          capture_output=True, text=True, timeout=SECONDS)  # fmt: skip
+    assert done.stdout.startswith("<?xml"), done.stdout + done.stderr
+    return reported(done.stdout)
 
 
 @pytest.mark.parametrize(("file", "name"), list(checks()))
-def test_client_js(outcomes: Callable[[str], Outcomes], file: str, name: str) -> None:
-    found = outcomes(file)
-    assert name in found, f"{file} did not run it; it reported {found}"
-    if failure := found[name]:
+def test_client_js(outcomes: Outcomes, file: str, name: str) -> None:
+    assert (file, name) in outcomes, f"it did not run; what ran: {list(outcomes)}"
+    if failure := outcomes[file, name]:
         pytest.fail(failure, pytrace=False)
 
 
@@ -92,8 +95,9 @@ def test_every_check_has_a_name_of_its_own_and_there_are_enough() -> None:
 
 def test_failed_and_skipped_checks_are_told_from_passed_ones() -> None:
     junit = """<testsuites>
-        <testcase name="good"/>
-        <testcase name="bad"><failure message="m">why</failure></testcase>
-        <testcase name="left out"><skipped message="true"/></testcase>
+        <testcase name="good" file="/a/x.test.mjs"/>
+        <testcase name="good" file="/a/y.test.mjs"><failure message="m">why</failure></testcase>
+        <testcase name="left out" file="/a/x.test.mjs"><skipped message="true"/></testcase>
     </testsuites>"""
-    assert reported(junit) == {"good": None, "bad": "failure: why", "left out": "skipped: "}
+    x, y = "x.test.mjs", "y.test.mjs"
+    assert reported(junit) == {(x, "good"): None, (y, "good"): "failure: why", (x, "left out"): "skipped: "}
