@@ -107,8 +107,12 @@ GROUPS = (
                 only="create_thread get_thread list_threads update_thread transfer_thread delete_thread _owned _list "
                 "_list_filtered _has",
             ),
-            _part("turn/run.py", *TURNS, only="_load _create"),
+            _part("turn/run.py", *TURNS, only="_load _created"),
             _part("turn/plan.py", "tests/unit/turn/test_request_context.py", only="own_context _overridden _text"),
         ),
+    ),
+    Group(
+        "writers",
+        (_part("memory/working_memory/writing.py", "tests/unit/memory/test_working_memory_writing.py"),),
     ),
 )

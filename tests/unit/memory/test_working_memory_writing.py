@@ -159,16 +159,44 @@ async def test_of_writers_that_name_one_version_one_gets_it() -> None:
     assert [t.memory.version for t in told if isinstance(t, Written)] == [5]
 
 
-def test_a_writer_that_always_loses_gives_up(loop: Loop) -> None:
-    class Busy(Store):
-        async def put_working_memory(self, write: MemoryWrite) -> WorkingMemory:
-            self.memory = WorkingMemory("{}", self.memory.version + 1)
-            return await super().put_working_memory(write)
+async def test_a_stale_version_is_refused_even_where_nothing_needs_a_change() -> None:
+    store = Store(random.Random(1), 0, WorkingMemory('{"k": 1}', 4))
+    with pytest.raises(VersionMismatch):
+        await write(store, adding("k"), known=WorkingMemory('{"k": 1}', 3), expected=3)
 
+
+class Busy(Store):
+    """Another writer is always faster."""
+
+    async def put_working_memory(self, write: MemoryWrite) -> WorkingMemory:
+        self.memory = WorkingMemory("{}", self.memory.version + 1)
+        return await super().put_working_memory(write)
+
+
+def test_a_writer_that_always_loses_gives_up(loop: Loop) -> None:
     store = Busy(random.Random(1))
     with pytest.raises(VersionMismatch, match="too busy") as refused:
         loop.run_until_complete(write(store, adding("k")))
-    assert refused.value.version == store.memory.version == ATTEMPTS
+    assert refused.value.version == store.memory.version == ATTEMPTS == 200
+
+
+def test_pauses_begin_after_the_second_loss_and_double_up_to_five_seconds(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[float, float]] = []
+
+    class Longest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            pauses.append((a, b))
+            return b
+
+    monkeypatch.setattr("threadkeep.memory.working_memory.writing.random", Longest())
+    store = Busy(random.Random(1), 0)
+    with pytest.raises(VersionMismatch):
+        loop.run_until_complete(write(store, adding("k")))
+    assert pauses == [(0, min(5.0, 0.1 * 2**n)) for n in range(199)]
+    assert loop.time() == pytest.approx(sum(longest for _, longest in pauses))
+    assert store.requests == 1 + 200 + 199
 
 
 async def test_what_the_change_raises_ends_the_attempt() -> None:
