@@ -45,6 +45,13 @@ def test_a_conversation_and_its_thread(client: Client, thread: str, owner: str) 
         client.get_thread(thread)
 
 
+def test_a_turn_is_streamed(client: Client, thread: str, owner: str) -> None:
+    with client.stream("assistant", "Hi\n@say Hello there", thread=thread, resource=owner) as chunks:
+        found = list(chunks)
+    assert "".join(chunk.text for chunk in found) == "Hello there"
+    assert found[-1].type == "finish" and client.list_messages(thread).total == 2
+
+
 async def test_the_async_client_talks_to_it_too(stack: Stack, thread: str, owner: str) -> None:
     async with AsyncClient(stack.base_url, stack.service_key()) as client:
         done = await client.generate("assistant", "Hi\n@say Hello", thread=thread, resource=owner)

@@ -1,6 +1,7 @@
 """A server on 127.0.0.1 for the Python client: the real operations of a house, and streams as the API frames them."""
 
 import asyncio
+import json
 import re
 import threading
 import time
@@ -15,6 +16,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.unit.http.house import SERVICE, House, user
+from threadkeep.http import stream
+from threadkeep.http.asgi import StreamApp
 from threadkeep.http.route import Route as Entry
 from threadkeep.http.routes import ROUTES
 
@@ -25,18 +28,20 @@ Pieces = Callable[[], AsyncGenerator[bytes]]
 class Door:
     """`url` leads to `house`. `seen` keeps method, raw path, headers and body of each request.
 
-    `streams` has the bytes of an agent's stream; without any the server has no such route. `hung_up` is set once
-    a client has left a stream before its end.
+    `streams` has the bytes of an agent's stream. Without any the server has no such route, unless `real_streams`:
+    then that of the house. `hung_up` is set once a client has left one of `streams` before its end.
     """
 
     def __init__(self) -> None:
         self.house = House()
         self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
         self.streams: dict[str, Pieces] = {}
+        self.real_streams = False
         self.hung_up = threading.Event()
         self._alone = threading.Lock()
         app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])])
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, ws="none", lifespan="off", log_level="critical")
+        asgi = self._streaming(app)
+        config = uvicorn.Config(asgi, host="127.0.0.1", port=0, ws="none", lifespan="off", log_level="critical")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
 
@@ -53,7 +58,18 @@ class Door:
         self._thread.join(10)
 
     def reset(self) -> None:
-        self.__dict__.update(house=House(), seen=[], streams={}, hung_up=threading.Event())
+        self.__dict__.update(house=House(), seen=[], streams={}, real_streams=False, hung_up=threading.Event())
+
+    def _streaming(self, app: Starlette) -> Any:
+        streams = StreamApp(stream.ROUTES, lambda: self.house.app)
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            if not self.real_streams or streams.match(scope) is None:
+                return await app(scope, receive, send)
+            context = (b"x-amzn-request-context", json.dumps({"authorizer": SERVICE}).encode())
+            await streams({**scope, "headers": [*scope["headers"], context]}, receive, send)
+
+        return serve
 
     async def _serve(self, request: Request) -> Response:
         raw_path, body = request.scope["raw_path"].decode(), await request.body()

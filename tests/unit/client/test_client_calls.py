@@ -53,6 +53,7 @@ EVERY: dict[str, Request[Any]] = {
         structured_output={"schema": {"type": "object"}},
         require_tool_approval=True,
     ),
+    "stream": calls.stream("assistant", "Hi", thread="t", resource="ada"),
     "create_thread": calls.create_thread("assistant", resource_id="ada", thread_id="t", title="T", metadata={"a": 1}),
     "get_thread": calls.get_thread("t", resource_id="ada"),
     "list_threads": calls.list_threads(resource_id="ada", page=1, per_page=False, metadata={"a": None}),
@@ -101,7 +102,7 @@ def check(schema: Any, value: Any) -> None:
 def test_every_call_is_checked_here_and_is_one_of_both_clients() -> None:
     described = {name for name, f in inspect.getmembers(calls, inspect.isfunction) if not name.startswith("_")}
     described = {name for name in described if getattr(calls, name).__module__ == calls.__name__}
-    assert {name.partition(" ")[0] for name in EVERY} | {"stream"} == described
+    assert {name.partition(" ")[0] for name in EVERY} == described
     for client in (Client, AsyncClient):
         assert {name for name in described if callable(getattr(client, name))} == described
         assert all(getattr(client, name).__doc__ for name in described)
@@ -128,7 +129,7 @@ def test_every_request_is_one_that_openapi_describes(name: str) -> None:
             assert body.keys() <= fields.keys()
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"stream"}))
 def test_every_reply_type_is_that_of_openapi(name: str) -> None:
     _, described = operation(EVERY[name])
     schema = described["responses"]["200"]["content"]["application/json"]["schema"]

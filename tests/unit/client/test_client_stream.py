@@ -200,3 +200,23 @@ def test_an_answer_in_one_piece_is_no_stream() -> None:
     client, _ = answering(httpx.Response(200, json={"text": "Hi"}))
     with pytest.raises(UnreadableReply, match="its content type is application/json"):
         list(client.stream("a", "Hi"))
+
+
+def test_the_streaming_route_of_the_server_is_understood(door: Door, client: Client) -> None:
+    door.real_streams = True
+    with client.stream("assistant", "Hi", thread="t1", resource="ada") as chunks:
+        found = list(chunks)
+    assert [c.type for c in found][0] == "start" and found[-1].type == "finish"
+    assert texts(found) == "Hello" and not any(c.problem for c in found)
+    assert [m.role for m in client.list_messages("t1").messages] == ["user", "assistant"]
+    with pytest.raises(NotFound, match="Agent with id nope not found"), client.stream("nope", "Hi"):
+        pass
+
+
+def test_a_stream_asked_for_again_under_its_key_is_one_turn(door: Door, client: Client) -> None:
+    door.real_streams = True
+    for _ in range(2):
+        assert (
+            texts(list(client.stream("assistant", "Hi", thread="t1", resource="ada", idempotency_key="k"))) == "Hello"
+        )
+    assert client.list_messages("t1").total == 2
