@@ -1,7 +1,7 @@
 """Every rule of threads, messages and turns is a test, or a row of docs/compatibility.md that says why not.
 
 A test is named after its rule: `test_th7_...`, `test_mrc4_...`, `test_drc2_...`, `test_h21_...`, several at once
-where it tests several; the docstring may name further ones.
+where it tests several; the docstring may name further ones. A row of a table may be the id of a parameter: `m5`.
 """
 
 import ast
@@ -14,29 +14,37 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "tests", ROOT / "layers/threadkeep/threadkeep/testing")
-CASES = (6, 7, 8, 11, 12, 13, 18, 19, 20, 21, 22, 29, 30, 31, 32, 33, 34)
+CASES = (5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 21, 22, 27, 29, 30, 31, 32, 33, 34)
 
 LAST = {
     "TH": 18, "MS": 17, "M-RC": 10, "CTX": 7, "PR": 14, "LOOP": 14, "CALL": 3, "TT": 7, "CFG": 9, "RX": 3, "D-RC": 6,
+    "WM": 28, "VN": 7, "SS": 7, "SIG": 9, "MUT": 7,
 }  # fmt: skip
+ROWS = {"M": 24, "W": 14}  # of the tables of working memory
 RULES = (
     *(f"{group}-{n}" for group, last in LAST.items() for n in range(1, last + 1)),
     "TH-11a",
-    *(f"M-DISC-{n}" for n in (2, 4, 6, 11, 14)),
+    *(f"{table}{n}" for table, last in ROWS.items() for n in range(1, last + 1)),
+    *(f"M-DISC-{n}" for n in (1, 2, 4, 6, 7, 11, 12, 14)),
     "D-DISC-20",
     *(f"H{n:02}" for n in CASES),
 )
-DECIDED = {r for r in RULES if "DISC" in r or r.startswith("H")}  # these are tests, whatever the page says of them
+# These are tests, whatever the page says of them.
+DECIDED = {r for r in RULES if "DISC" in r or (r[0] in "HMW" and r[1:].isdigit())}
 
 _IN_NAME = re.compile(
-    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|h)_?(\d+a?)(?![a-z0-9])"
+    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|h|w|m)_?(\d+a?)(?![a-z0-9])"
 )
-_IN_TEXT = re.compile(r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX)-\d+a?\b|\bH\d\d\b")
+_IN_TEXT = re.compile(
+    r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX|WM|VN|SS|SIG|MUT)-\d+a?\b|\b(?:H\d\d|[MW]\d{1,2})\b"
+)
 
 
 def _rule(group: str, number: str) -> str:
     group = group.replace("_", "").upper()
     group = re.sub(r"^([MD])(RC|DISC)$", r"\1-\2", group)
+    if group in ROWS:
+        return group + number
     return f"H{number:>02}" if group == "H" else f"{group}-{number}"
 
 
@@ -47,9 +55,19 @@ def _tests() -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
                 yield node
 
 
+def _ids(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """The ids that its parameters are given as plain texts, up to the first hyphen."""
+    for node in (node for decorator in test.decorator_list for node in ast.walk(decorator)):
+        if isinstance(node, ast.keyword) and node.arg == "id":
+            first = node.value.values[0] if isinstance(node.value, ast.JoinedStr) else node.value
+            if isinstance(first, ast.Constant):
+                yield str(first.value).partition("-")[0]
+
+
 @cache
 def in_tests() -> frozenset[str]:
-    named = {_rule(*found) for test in _tests() for found in _IN_NAME.findall(test.name)}
+    names = [name for test in _tests() for name in (test.name, *_ids(test))]
+    named = {_rule(*found) for name in names for found in _IN_NAME.findall(name)}
     return frozenset(named | {rule for test in _tests() for rule in _IN_TEXT.findall(ast.get_docstring(test) or "")})
 
 
@@ -65,5 +83,6 @@ def test_every_rule_is_a_test_or_a_row(rule: str) -> None:
 
 
 def test_no_row_and_no_test_names_a_rule_that_does_not_exist() -> None:
-    known = {rule for rule in in_tests() | in_the_page() if rule.rpartition("-")[0] in LAST}
+    numbered = re.compile(r"(.+)-|([MW])(?=\d)")
+    known = {r for r in in_tests() | in_the_page() if (m := numbered.match(r)) and (m[1] or m[2]) in LAST | ROWS}
     assert known <= set(RULES)
