@@ -30,7 +30,12 @@ RULES = (
     *(f"H{n:02}" for n in CASES),
 )
 # These are tests, whatever the page says of them.
-DECIDED = {r for r in RULES if "DISC" in r or (r[0] in "HMW" and r[1:].isdigit())}
+TESTED = {"WM", "VN", "SS", "CALL"}
+DECIDED = {
+    rule
+    for rule in RULES
+    if "DISC" in rule or rule == "TH-16" or rule.split("-")[0] in TESTED or (rule[0] in "HMW" and rule[1:].isdigit())
+}
 
 _IN_NAME = re.compile(
     r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|h|w|m)_?(\d+a?)(?![a-z0-9])"

@@ -13,7 +13,6 @@ import yaml
 
 from agents import agents
 from tests.unit.http.house import EVENTS, House
-from threadkeep import Agent, Memory
 from threadkeep.agents import Registry
 from threadkeep.http import openapi
 from threadkeep.http.app import App
@@ -134,12 +133,6 @@ EXPECTED = {
     "working_memory/patch-resource-not-object": 400,
 }
 
-REMEMBERING = [
-    Agent(id="personal-assistant", memory=Memory(working_memory=True)),
-    Agent(id="session-notes", memory=Memory(working_memory={"enabled": True, "scope": "thread"})),
-    Agent(id="patient-intake", memory=Memory(working_memory={"enabled": True, "schema": {"type": "object"}})),
-]
-
 
 def events() -> dict[str, dict[str, Any]]:
     functions = {route.function for route in ROUTES}
@@ -149,9 +142,7 @@ def events() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example_events_get_the_status_that_they_are_named_for(house: House, name: str) -> None:
-    ids = {agent.id for agent in agents}
-    known = [*agents, *(agent for agent in REMEMBERING if agent.id not in ids)]
-    shipped = [replace(agent, model="fake/m") for agent in known]
+    shipped = [replace(agent, model="fake/m") for agent in agents]
     house.app = App(house.store, Registry(shipped), house.app.models)
     house.add_thread("thr-1", "user-ada", messages=2)
     status, reply = house.send(events()[name])

@@ -175,7 +175,7 @@ async def test_a_write_stays_where_the_run_fails_afterwards(house):
     assert await h.stored() == ()
 
 
-async def test_wm14_a_thread_that_was_given_away_meanwhile_is_not_written_for(house):
+async def test_wm14_th14_a_thread_that_was_given_away_meanwhile_is_not_written_for(house):
     gate = Gate(update("# Sam"))
     h = house("ok", gate, memory=memory())
     await h.turn("first")
@@ -204,6 +204,20 @@ async def test_wm13_the_tool_works_with_the_ids_that_the_server_set(house):
     context = RequestContext({"mastra__resourceId": "ana", "mastra__threadId": "t"})
     await h.turn("hi", thread=None, request_context=context)
     assert await text(h) == "# Sam"
+
+
+async def test_vn6_what_fails_inside_the_vnext_tool_is_told_as_of_any_other(house):
+    gate = Gate(calls(("updateWorkingMemory", {"newMemory": "- Sam"})))
+    h = house("ok", gate, memory=memory(version="vnext", scope="thread"))
+    await h.turn("first")
+    running = asyncio.create_task(h.turn("second"))
+    await gate.reached.wait()
+    await h.storage.transfer_thread("t", "bo", resource_id="ana")
+    gate.opened.set()
+    with pytest.raises(ThreadGone):
+        await running
+    told = h.model.requests[-1].messages[-1].parts[0].text
+    assert "deleted" in told and "Tool error." not in told
 
 
 async def test_vn3_vnext_appends(house):
