@@ -72,8 +72,8 @@ def test_routes_are_those_of_the_route_table() -> None:
     assert set(declared) == {(route.method, route.path) for route in ROUTES}
 
 
-def test_only_the_health_check_is_open() -> None:
-    assert {path for _, path, event in routes() if "Auth" in event} == {"/health"}
+def test_only_the_health_check_and_the_answer_how_to_sign_in_are_open() -> None:
+    assert {path for _, path, event in routes() if "Auth" in event} == {"/health", "/api/auth/capabilities"}
     assert API["Auth"]["DefaultAuthorizer"] == "CallerAuthorizer"
     assert API["Auth"]["Authorizers"]["CallerAuthorizer"]["Identity"] == {
         "Headers": ["Authorization"],

@@ -7,6 +7,15 @@ from typing import Any, Literal
 from threadkeep_client.reply import Reply
 
 
+class BuilderSettings(Reply):
+    """
+    Whether agents can be made in Studio: they cannot, agents are code.
+    """
+
+    enabled: bool
+    model_policy: dict[str, bool]
+
+
 class Config(Reply):
     """
     The options of an agent's memory, as they were given or stand by default; null without memory.
@@ -55,6 +64,15 @@ class Listener(Reply):
     enabled: bool
 
 
+class Login(Reply):
+    """
+    `enabled` tells whether there is a page to sign in on: there is none, credentials come as a header.
+    """
+
+    enabled: bool
+    login: None
+
+
 class Message(Reply):
     """
     `content` is the stored form, "format 2".
@@ -76,6 +94,11 @@ class MessagesPage(Reply):
     per_page: int | Literal[False]
     has_more: bool
     ui_messages: None
+
+
+class Package(Reply):
+    name: str
+    version: str
 
 
 class ProcessorView(Reply):
@@ -181,6 +204,10 @@ class ToolView(Reply):
     output_schema: str = ""
 
 
+class User(Reply):
+    id: str
+
+
 class AgentView(Reply):
     """
     An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty.
@@ -221,6 +248,19 @@ class Cloned(Reply):
     cloned_messages: list[Message]
     message_id_map: dict[str, str]
     has_more: bool = False
+
+
+class Installed(Reply):
+    """
+    The switches by which Studio shows its pages, and what is installed.
+    """
+
+    packages: list[Package]
+    is_dev: bool
+    cms_enabled: bool
+    live_kit_connection_route_enabled: bool
+    observability_enabled: bool
+    storage_type: str
 
 
 class ResourceMemory(Reply):

@@ -1,11 +1,12 @@
 """The whole route table. Functions import only their own module's `ROUTES`; this is for what needs all of them."""
 
-from threadkeep.http import agents, generate, health, memory, stream, tools, working_memory
+from threadkeep.http import agents, generate, health, memory, stream, studio, tools, working_memory
 from threadkeep.http.route import Table
 
 ROUTES: Table = (
     *health.ROUTES,
     *agents.ROUTES,
+    *studio.ROUTES,
     *generate.ROUTES,
     *stream.ROUTES,
     *tools.ROUTES,
