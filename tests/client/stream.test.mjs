@@ -149,6 +149,17 @@ test("hanging up leaves a thread that can be talked in", async () => {
   assert.equal(text(await stream(talk, "@say still here")), "still here");
 });
 
+test("the model writes working memory in a stream, and the next one shows it", async () => {
+  for (const [agentId, memory] of [["template-agent", "# User Profile\n- Name: Ada\n"], ["thread-agent", "# User Profile\n- Name: Ada\n"], ["schema-agent", { name: "Ada" }]]) {
+    const talk = conversation(agentId);
+    const seen = await stream(talk, `@call updateWorkingMemory ${JSON.stringify({ memory })}\n@say Noted`);
+    assert.deepEqual([text(seen), of(seen, "tool-result")[0].payload.result.success], ["Noted", true]);
+    const { workingMemory } = await client.getWorkingMemory({ agentId, threadId: talk.thread, resourceId: talk.resource });
+    assert.match(workingMemory, /Ada/);
+    assert.match(JSON.parse(text(await stream(talk, "@dump"))).system.join("\n"), /Ada/);
+  }
+});
+
 test("another user cannot stream in a thread", async () => {
   const talk = conversation("template-agent", { by: ada(), resource: "user-ada" });
   await stream(talk, "secret\n@say ok");
