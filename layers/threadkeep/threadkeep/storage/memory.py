@@ -9,7 +9,7 @@ from threadkeep import clock, ids, jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
-from threadkeep.storage import rules, working_memory
+from threadkeep.storage import rules, suspended, working_memory
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
     ALL,
@@ -31,6 +31,8 @@ from threadkeep.storage.port import (
     Page,
     Receipt,
     SavedMessage,
+    SuspendedFilter,
+    SuspendedRun,
     Thread,
     ThreadChange,
     ThreadField,
@@ -82,6 +84,7 @@ class InMemoryStorage:
         self._lock = Lock()
         self._entries: dict[str, _Entry] = {}
         self._receipts: dict[str, tuple[Receipt, Millis]] = {}  # with the time when each is forgotten
+        self._suspended: dict[str, tuple[SuspendedRun, Millis]] = {}  # with the time when each is forgotten
         self._memories: dict[str, WorkingMemory] = {}  # of resources
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
@@ -344,6 +347,7 @@ class InMemoryStorage:
         rules.turn_bodies(commit.messages, commit.updates)
         job = _job_copy(commit.job) if commit.job else None
         metadata = _json_copy(commit.thread_metadata)
+        run = suspended.read(suspended.text(commit.suspended)) if commit.suspended else None
         await _other_tasks()
         with self._lock:
             entry = self._ready(commit.thread.id)
@@ -355,8 +359,12 @@ class InMemoryStorage:
                 raise Conflict("A message that this turn updates was changed or deleted meanwhile")
             thread, messages = rules.number(entry.thread, commit.messages, metadata)
             updated = tuple(map(rules.updated, commit.updates))
+            if commit.suspended:
+                suspended.check(self._suspended_run(commit.suspended.run_id), commit.suspended)
             if commit.receipt:
                 self._finish(commit.receipt)
+            if run:
+                self._suspended[run.run_id] = (run, self.clock() + rules.SUSPENDED_MILLIS)
             entry.thread = thread
             entry.write((*updated, *messages))
             if job:
@@ -364,6 +372,24 @@ class InMemoryStorage:
             return Committed(
                 _thread_copy(thread), tuple(map(_message_copy, messages)), tuple(map(_message_copy, updated))
             )
+
+    async def get_suspended_run(self, run_id: str) -> SuspendedRun | None:
+        await _other_tasks()
+        with self._lock:
+            return self._suspended_run(run_id)
+
+    async def list_suspended_runs(
+        self, match: SuspendedFilter, *, page: int = 0, per_page: int | None = 100
+    ) -> Page[SuspendedRun]:
+        await _other_tasks()
+        with self._lock:
+            runs = [run for run_id in self._suspended if (run := self._suspended_run(run_id))]
+            alive = [r for r in runs if (e := self._ready(r.thread_id)) and e.thread.resource_id == r.resource_id]
+            return suspended.listed(alive, match, page, per_page)
+
+    def _suspended_run(self, run_id: str) -> SuspendedRun | None:
+        run, expires = self._suspended.get(run_id, (None, 0))
+        return suspended.read(suspended.text(run)) if run and expires > self.clock() else None
 
     async def get_receipt(self, key: str) -> Receipt | None:
         await _other_tasks()

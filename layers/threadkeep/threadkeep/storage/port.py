@@ -283,6 +283,57 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendedCall:
+    """A call of a run that waits for a person's approval, or did.
+
+    `message_id` is the stored answer that holds it. `approved` is what was decided, None while it waits.
+    """
+
+    id: str
+    name: str
+    args: dict[str, Json]
+    message_id: str
+    approved: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedRun:
+    """A run that waits for people to approve calls, and what it needs to go on (MS-14).
+
+    `calls` are all that ever waited in it, `message_ids` the messages that it has stored, oldest first. `at` is when
+    it was suspended. `request` is the turn's, until the run is over (`open` False). `revision` counts the records
+    that the run has had. A record is forgotten 7 days after it was written.
+    """
+
+    run_id: str
+    agent_id: str
+    thread_id: str
+    resource_id: str
+    calls: tuple[SuspendedCall, ...]
+    message_ids: tuple[str, ...]
+    at: Millis
+    request: dict[str, Json] = field(default_factory=dict[str, Json])
+    open: bool = True
+    revision: int = 1
+
+    @property
+    def waiting(self) -> tuple[SuspendedCall, ...]:
+        """The calls that nobody has decided yet."""
+        return tuple(call for call in self.calls if call.approved is None)
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedFilter:
+    """Which suspended runs to list. `since` and `until` belong to the range; all conditions must hold."""
+
+    agent_id: str | None = None
+    thread_id: str | None = None
+    resource_id: str | None = None
+    since: Millis | None = None
+    until: Millis | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnState:
     """What one turn starts from, read in one parallel round.
 
@@ -323,7 +374,8 @@ class TurnCommit:
 
     `thread` is the row that the turn loaded or created. `thread_metadata` is merged into the thread's
     metadata key by key, on top of what others wrote meanwhile. `receipt` is the
-    one that the turn claimed, as it shall be once the turn is stored: done.
+    one that the turn claimed, as it shall be once the turn is stored: done. `suspended` is the record of a
+    run of this thread that waits for approvals, as it shall be: of revision 1 if it is new, else of the next.
     """
 
     thread: Thread
@@ -332,6 +384,7 @@ class TurnCommit:
     thread_metadata: dict[str, Json] | None = None
     updates: tuple[MessageUpdate, ...] = ()
     receipt: Receipt | None = None
+    suspended: SuspendedRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,8 +597,23 @@ class Storage(Protocol):
         within the turn. Another turn that committed meanwhile only shifts the numbers. An update
         keeps order, time, role and type. Raises `ThreadGone` if the thread was deleted (or replaced)
         since it was loaded, `Conflict` if a message id is stored already or a message to update was
-        changed or deleted meanwhile, or if another run took the receipt over, `TooLarge` above 44
-        messages, updates included, or 5 MB in one of them.
+        changed or deleted meanwhile, if another run took the receipt over, or if the suspended run's record
+        is not the one before this, `TooLarge` above 44 messages, updates included, 5 MB in one of them, or
+        350 KB in the record. A new record takes the place of one of the same thread that is over.
+        """
+        ...
+
+    async def get_suspended_run(self, run_id: str) -> SuspendedRun | None:
+        """The record of a run that waits for approvals, or did, read consistently; its thread may be gone."""
+        ...
+
+    async def list_suspended_runs(
+        self, match: SuspendedFilter, *, page: int = 0, per_page: int | None = 100
+    ) -> Page[SuspendedRun]:
+        """Runs with a call that waits, newest first, without their requests.
+
+        Those of threads that are gone, or have another owner now, are left out. Consistent where the filter names
+        a thread or a resource; else it follows an index and may lag, and names an agent. Looks at 10,000 runs.
         """
         ...
 

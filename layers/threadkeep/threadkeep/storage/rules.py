@@ -28,7 +28,7 @@ from threadkeep.storage.port import (
 
 T = TypeVar("T")
 
-MAX_TURN_MESSAGES = 44  # two actions each, with thread, job and receipt 91 of 100 in a transaction
+MAX_TURN_MESSAGES = 44  # two actions each; with thread, job, receipt and suspended run 93 of 100 in a transaction
 MAX_CONTENT_BYTES = 5_000_000  # of one message: what a request or a reply can carry
 MAX_TURN_BYTES = 20_000_000  # of a turn's messages together
 MAX_BODY_BYTES = 350_000  # of an item's 400 KB
@@ -38,6 +38,8 @@ MAX_PAGE_BYTES = 50_000_000  # of bodies that one call holds in memory
 RECEIPT_MILLIS = 86_400_000
 MAX_AHEAD_MILLIS = 86_400_000  # of a saved message's own time, for clocks that run ahead
 TAKEN_OVER = "Another run has taken over this request"
+RUN_MOVED = "The suspended run was changed meanwhile, or another run has its id"
+SUSPENDED_MILLIS = 7 * 86_400_000  # how long a suspended run waits
 MAX_CLONE_IDS = 1_000
 MAX_FILTERED = 10_000  # messages that a filter may look at
 

@@ -55,12 +55,19 @@ from threadkeep.testing.storage_clones import ClonesContract
 from threadkeep.testing.storage_machine import run_random_histories
 from threadkeep.testing.storage_reading import ReadingContract
 from threadkeep.testing.storage_receipts import ReceiptsContract
+from threadkeep.testing.storage_suspended import SuspendedContract
 from threadkeep.testing.storage_working_memory import WorkingMemoryContract
 
 
 @pytest.mark.asyncio
 class StorageContract(
-    BodiesContract, ChangesContract, ClonesContract, ReadingContract, ReceiptsContract, WorkingMemoryContract
+    BodiesContract,
+    ChangesContract,
+    ClonesContract,
+    ReadingContract,
+    ReceiptsContract,
+    SuspendedContract,
+    WorkingMemoryContract,
 ):
     """The whole contract."""
 

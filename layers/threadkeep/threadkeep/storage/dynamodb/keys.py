@@ -11,6 +11,7 @@ MESSAGE = "M#"
 JOB = "J#"
 DIRECTORY = "T#"
 CLONE = "C#"
+APPROVAL = "A#"
 MEMORY = "W"  # the sort key of a thread's or a resource's working memory
 SHARDS = 8  # of the index that lists threads of all owners
 
@@ -55,6 +56,25 @@ def messages_end() -> str:
 def receipt(key: str) -> str:
     """Receipts are found by a digest: their keys hold whole headers, of any length."""
     return f"I#{sha256(key.encode()).hexdigest()}"
+
+
+def run(run_id: str) -> str:
+    return f"N#{encode(run_id)}"
+
+
+def run_of(pk: str) -> str:
+    """The run id in an `N#` partition key."""
+    return decode(pk.removeprefix("N#"))
+
+
+def approval(run_id: str) -> str:
+    """The sort key, below a resource's partition, of the pointer to a run of it that waits for an approval."""
+    return f"{APPROVAL}{encode(run_id)}"
+
+
+def waiting(agent_id: str) -> str:
+    """The `g2` partition of an agent's runs that wait for an approval, by the time when they were suspended."""
+    return f"WAITING#{encode(agent_id)}"
 
 
 def job(run_id: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import Conflict, StoreUnavailable
 from threadkeep.storage import rules
-from threadkeep.storage.dynamodb import contents, items, keys, requests
+from threadkeep.storage.dynamodb import contents, items, keys, requests, suspended
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
 from threadkeep.storage.dynamodb.requests import Action
@@ -95,11 +95,13 @@ class Turns(Part):
         raise StoreUnavailable("The thread is too busy: other turns kept winning")
 
     def _followers(self, commit: TurnCommit) -> list[Action]:
-        """The receipt first, so that its place does not depend on the job."""
+        """The receipt and the suspended run first, so that their places do not depend on the job."""
         now, followers = self._now(), list[Action]()
         if commit.receipt is not None:
             put = {"Item": items.receipt_item(commit.receipt, now), **_if_ours(commit.receipt)}
             followers.append({"Put": put})
+        if commit.suspended is not None:
+            followers += suspended.writes(commit.suspended, now)
         if commit.job is not None:
             followers.append({"Put": {"Item": items.job_item(commit.job, now)}})
         return followers
@@ -153,6 +155,8 @@ def _moved(commit: TurnCommit, loaded: Thread, cancelled: Cancelled) -> Thread:
     receipt_at = 1 + 2 * len(commit.messages) + len(commit.updates)
     if commit.receipt is not None and cancelled.failed(receipt_at):
         raise Conflict(rules.TAKEN_OVER)
+    if commit.suspended is not None and cancelled.failed(receipt_at + (commit.receipt is not None)):
+        raise Conflict(rules.RUN_MOVED)
     if not cancelled.failed(0):
         raise Conflict(
             f"A message of this turn is stored in thread {loaded.id} already, "
