@@ -26,6 +26,11 @@ def test_every_key_is_as_it_has_always_been():
     assert keys.clone(ODD) == f"C#{ENCODED}"
     assert keys.directory(1_795_984_393_767, ODD) == f"T#001795984393767#{ENCODED}"
     assert keys.moment(1_795_984_393_767, ODD) == f"001795984393767#{ENCODED}"
+    assert keys.live(ODD, ODD) == f"L#{ENCODED}/{ENCODED}"
+    assert keys.run(ODD) == f"N#{ENCODED}"
+    assert keys.queued(1_795_984_393_767) == "Q#001795984393767"
+    assert keys.output(1_795_984_393_767, 7) == "C#001795984393767#00000007"
+    assert (keys.LIVE, keys.ACCEPTED) == ("H", "Q")
     assert keys.receipt("a key") == "I#" + sha256(b"a key").hexdigest()
 
 

@@ -10,6 +10,7 @@ from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
 from threadkeep.storage import rules, suspended, working_memory
+from threadkeep.storage.memory_live import LiveInMemory
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
     ALL,
@@ -70,7 +71,7 @@ class _Entry:
         return list(reversed(self.messages.values()))
 
 
-class InMemoryStorage:
+class InMemoryStorage(LiveInMemory):
     """The storage port (`threadkeep.storage.port.Storage`) without a database.
 
     Each method takes effect at one instant, under a lock that is never held while waiting, so one
@@ -86,6 +87,8 @@ class InMemoryStorage:
         self._receipts: dict[str, tuple[Receipt, Millis]] = {}  # with the time when each is forgotten
         self._suspended: dict[str, tuple[SuspendedRun, Millis]] = {}  # with the time when each is forgotten
         self._memories: dict[str, WorkingMemory] = {}  # of resources
+        self._lanes = {}
+        self._accepted = {}
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
     async def load_turn(
@@ -194,6 +197,7 @@ class InMemoryStorage:
                     del entry.messages[message_id]
                 if limit is not None and len(doomed) == limit:
                     return False
+                self._forget_live(entry.thread.resource_id, thread_id)
                 self._buried[thread_id] = entry.thread.created_at
                 del self._entries[thread_id]
             return True

@@ -12,6 +12,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from threadkeep.clock import Millis
 from threadkeep.jsontext import Json
+from threadkeep.storage.live import LiveRuns
 
 T = TypeVar("T")
 Direction = Literal["ASC", "DESC"]
@@ -415,7 +416,7 @@ class ThreadMessages:
     page: Page[Message]
 
 
-class Storage(Protocol):
+class Storage(LiveRuns, Protocol):
     async def load_turn(
         self,
         thread_id: str,

@@ -52,6 +52,7 @@ from threadkeep.testing.storage_base import (
 from threadkeep.testing.storage_bodies import BodiesContract
 from threadkeep.testing.storage_changes import ChangesContract
 from threadkeep.testing.storage_clones import ClonesContract
+from threadkeep.testing.storage_live import LiveContract
 from threadkeep.testing.storage_machine import run_random_histories
 from threadkeep.testing.storage_reading import ReadingContract
 from threadkeep.testing.storage_receipts import ReceiptsContract
@@ -64,6 +65,7 @@ class StorageContract(
     BodiesContract,
     ChangesContract,
     ClonesContract,
+    LiveContract,
     ReadingContract,
     ReceiptsContract,
     SuspendedContract,

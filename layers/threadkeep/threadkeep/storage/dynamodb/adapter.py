@@ -14,6 +14,7 @@ from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.clones import Clones
 from threadkeep.storage.dynamodb.edits import Edits
 from threadkeep.storage.dynamodb.listing import ThreadLists
+from threadkeep.storage.dynamodb.live import Lives
 from threadkeep.storage.dynamodb.messages import Messages
 from threadkeep.storage.dynamodb.suspended import SuspendedRuns
 from threadkeep.storage.dynamodb.sweep import Sweep
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-class DynamoDBStorage(Threads, ThreadLists, Messages, Edits, Clones, Turns, SuspendedRuns, WorkingMemories, Sweep):
+class DynamoDBStorage(
+    Threads, ThreadLists, Messages, Edits, Clones, Turns, SuspendedRuns, WorkingMemories, Lives, Sweep
+):
     """`Storage` on DynamoDB.
 
     `client` is a boto3 client of service `dynamodb`; `bucket` takes the bodies that are too big for an

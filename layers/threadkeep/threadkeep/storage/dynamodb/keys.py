@@ -13,6 +13,10 @@ DIRECTORY = "T#"
 CLONE = "C#"
 APPROVAL = "A#"
 MEMORY = "W"  # the sort key of a thread's or a resource's working memory
+LIVE = "H"  # the sort key of the row that orders a thread's live runs
+QUEUED = "Q#"
+OUTPUT = "C#"
+ACCEPTED = "Q"  # the sort key, below a run's partition, that makes its id known
 SHARDS = 8  # of the index that lists threads of all owners
 
 
@@ -51,6 +55,19 @@ def messages_to(order: str) -> str:
 def messages_end() -> str:
     """Sorts behind every message."""
     return f"{MESSAGE}~"
+
+
+def live(resource_id: str, thread_id: str) -> str:
+    """The partition of the runs of a thread that subscribers see. The owner is a part of it."""
+    return f"L#{encode(resource_id)}/{encode(thread_id)}"
+
+
+def queued(ticket: int) -> str:
+    return f"{QUEUED}{ticket:015d}"
+
+
+def output(ticket: int, row: int) -> str:
+    return f"{OUTPUT}{ticket:015d}#{row:08d}"
 
 
 def receipt(key: str) -> str:

@@ -134,6 +134,7 @@ class Threads(Part):
         if not await self._empty(thread_id, limit):
             await self._touch(thread_id)
             return False
+        await self._forget_live(items.get_text(row, "resourceId"), thread_id)
         if source := items.get_text(row, "source"):
             await self._table.delete(items.key(keys.thread(source), keys.clone(thread_id)))
         await self._table.delete(items.thread_key(thread_id), **_if_deleting())
@@ -181,6 +182,11 @@ class Threads(Part):
         """Delete rows of a thread; the keys of its messages first, because they are found by the messages."""
         await self._table.delete_all([items.message_key(thread_id, items.get_text(r, "id")) for r in rows if "id" in r])
         await self._table.delete_all([{"pk": row["pk"], "sk": row["sk"]} for row in rows])
+
+    async def _forget_live(self, resource_id: str, thread_id: str) -> None:
+        """Delete what subscribers of a thread were told, and what waits to be; a run that is live ends."""
+        query = requests.partition(keys.live(resource_id, thread_id)) | {"ProjectionExpression": "pk, sk"}
+        await self._table.delete_all([row async for row in self._table.query(query)])
 
     async def set_title(self, thread: Thread, title: str) -> bool:
         values = {":title": text(title), ":empty": text(""), ":one": number(1)}
