@@ -176,3 +176,25 @@ def test_a_schema_tool_without_a_function_is_the_callers():
 def test_a_schema_that_cannot_be_used_is_refused():
     with pytest.raises(ConfigurationError, match="Tool pick"):
         schema_tool("pick", {"type": "strin"})
+
+
+async def test_a_run_can_be_watched_without_http():
+    storage, titles = InMemoryStorage(), []
+    made = agent(calls(("getWeather", {"city": "Oslo"})), "Cold.", "A title", memory=Memory(generate_title=True))
+    seen = [e async for e in made.stream("hi", **MEMORY, storage=storage, on_title_generated=titles.append)]
+    kinds = [type(event).__name__ for event in seen]
+    assert (kinds[0], kinds[-1]) == ("RunStarted", "RunFinished")
+    assert {"CallMade", "CallFinished", "TextDelta"} <= set(kinds)
+    assert seen[-1].result.text == "Cold."
+    assert titles == ["A title"]
+    assert (await storage.get_thread("t")).message_count == 2
+
+
+async def test_th17_a_watched_run_is_refused_like_any_other():
+    with pytest.raises(InvalidInput):
+        [e async for e in agent("x").stream("hi", thread="t")]
+
+
+async def test_an_option_that_does_not_exist_is_named():
+    with pytest.raises(TypeError, match="tread"):
+        await agent("x").generate("hi", tread="t")

@@ -1,8 +1,9 @@
 """`Agent`: what a deployer writes."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pydantic import BaseModel
 
@@ -11,18 +12,16 @@ from threadkeep.config import settings
 from threadkeep.errors import ConfigurationError
 from threadkeep.memory.memory import Memory
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.turn.context import SPEAKER_KEY, RequestContext, check_context, value_of
+from threadkeep.turn.context import RequestContext, check_context, value_of
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.processors.pipeline import check_ids
-from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent, TurnRequest
+from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent
 from threadkeep.turn.result import TurnResult
-from threadkeep.turn.structured import StructuredOutput
 from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # functions that only list agents need no turn
-    from threadkeep.agents.library import Hook, Said, ThreadArgument
-    from threadkeep.agents.speakers import Speaker
-    from threadkeep.storage.port import Storage
+    from threadkeep.agents.library import CallOptions, Said
+    from threadkeep.turn.events import Event
 
 T = TypeVar("T")
 Dynamic = T | Callable[[RequestContext], T | Awaitable[T]]  # a value, or a function of the request context
@@ -99,69 +98,27 @@ class Agent:
             read_only=self.read_only,
         )
 
-    async def generate(
-        self,
-        messages: "Said",
-        *,
-        thread: "ThreadArgument | None" = None,
-        resource: str | None = None,
-        storage: "Storage | None" = None,
-        options: Mapping[str, Any] | None = None,
-        context: "Said | None" = None,
-        instructions: str | None = None,
-        system: str | None = None,
-        max_steps: int | None = None,
-        tool_choice: str = "auto",
-        active_tools: Iterable[str] | None = None,
-        client_tools: Sequence[Tool] = (),
-        structured_output: StructuredOutput | None = None,
-        model_settings: ModelSettings | None = None,
-        request_context: Mapping[str, Any] | None = None,
-        speaker: "Speaker | None" = None,
-        run_id: str | None = None,
-        deadline: float | None = None,
-        on_step_finish: "Hook | None" = None,
-        on_finish: "Hook | None" = None,
-        on_title_generated: "Hook | None" = None,
-    ) -> TurnResult:
+    async def generate(self, messages: "Said", **call: "Unpack[CallOptions]") -> TurnResult:
         """Run one turn in this process, with what is due after it; no AWS is needed (CALL-1).
 
-        `messages` and `context` are a text, or a list of texts and `{role, content}` as over HTTP. `thread` is
-        an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used. `options` change
-        the memory's for this call. `storage` None means the memory's own, or one in memory that all agents of
-        the process share. `speaker` is who says the messages, for `SpeakerTurns`. `deadline` is in seconds. The
-        hooks get a `Step`, the `TurnResult`, and the title of a thread that got one; they may be async
-        (LOOP-10).
-
-        Raises `InvalidInput` where only one of thread and resource is given (TH-17), and what `run_turn` raises.
+        `messages` are a text, or a list of texts and `{role, content}` as over HTTP; `call` is what
+        `threadkeep.agents.library.CallOptions` lists. Raises `InvalidInput` where only one of thread and
+        resource is given (TH-17), `TypeError` for an option that does not exist, and what `run_turn` raises.
         """
         from threadkeep.agents import library
 
-        conversation = library.conversation_of(thread, resource)
-        said = library.messages_of(messages, "messages")
-        values = RequestContext(request_context)
-        if speaker is not None:
-            values[SPEAKER_KEY] = speaker.to_json()
-        resolved = await self.resolve(values)
-        request = TurnRequest(
-            messages=said,
-            run_id=run_id or ids.new_id(),
-            conversation=conversation,
-            options=library.options_of(resolved, options),
-            context=library.messages_of(context, "context") if context else (),
-            instructions=instructions,
-            system=system,
-            max_steps=max_steps or None,
-            tool_choice=tool_choice,
-            active_tools=None if active_tools is None else frozenset(active_tools),
-            settings=model_settings,
-            deadline=deadline,
-            request_context=values,
-            client_tools=tuple(client_tools),
-            structured_output=structured_output,
-        )
-        hooks = library.Hooks(on_step_finish, on_finish, on_title_generated)
-        return await library.run_in_process(resolved, request, storage, hooks)
+        return await library.run_in_process(*await library.prepared(self, messages, call))
+
+    async def stream(self, messages: "Said", **call: "Unpack[CallOptions]") -> "AsyncGenerator[Event]":
+        """As `generate`, told while it goes on: events of `threadkeep.turn.events`, `RunFinished` as the last.
+
+        Closing the generator ends the run; what was seen of its answer is stored, marked `aborted`.
+        """
+        from threadkeep.agents import library
+
+        async with aclosing(library.stream_in_process(*await library.prepared(self, messages, call))) as events:
+            async for event in events:
+                yield event
 
     def _by_name(self, tools: Sequence[Tool]) -> Mapping[str, Tool]:
         named = {tool.name: tool for tool in tools}

@@ -1,36 +1,75 @@
-"""Turns without HTTP: what `Agent.generate` does, for tests and for programs that bring their own store."""
+"""Turns without HTTP, for tests and for programs that bring their own store: what `Agent.generate` and `stream` do."""
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic.alias_generators import to_camel
 
 from threadkeep import ids
+from threadkeep.agents.speakers import Speaker
 from threadkeep.errors import InvalidInput, Issue, ModelUnavailable
 from threadkeep.memory.options import MemoryOptions, merged
-from threadkeep.models.port import Model
+from threadkeep.models.port import Model, ModelSettings
 from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 from threadkeep.turn.after import finish_turn
+from threadkeep.turn.context import SPEAKER_KEY, RequestContext
 from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.plan import own_context, planned
 from threadkeep.turn.request import Conversation, InputMessage, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
+from threadkeep.turn.structured import StructuredOutput
+from threadkeep.turn.tools import Tool
 from threadkeep.turn.watch import watched
+
+if TYPE_CHECKING:
+    from threadkeep.agents.agent import Agent
 
 Said = str | Sequence[str | dict[str, Any]]
 ThreadArgument = str | Mapping[str, Any]
 Hook = Callable[[Any], Awaitable[None] | None]
 
 _log = logging.getLogger(__name__)
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call of an agent may say besides its messages (CALL-1).
+
+    `thread` is an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used.
+    `options` change the memory's for this call. `storage` None means the memory's own, or one in memory that
+    all agents of the process share. `context` is written as messages are. `speaker` is who says the
+    messages, for `SpeakerTurns`. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the
+    title of a thread that got one; they may be async (LOOP-10).
+    """
+
+    thread: ThreadArgument | None
+    resource: str | None
+    storage: Storage | None
+    options: Mapping[str, Any] | None
+    context: Said | None
+    instructions: str | None
+    system: str | None
+    max_steps: int | None
+    tool_choice: str
+    active_tools: Iterable[str] | None
+    client_tools: Sequence[Tool]
+    structured_output: StructuredOutput | None
+    model_settings: ModelSettings | None
+    request_context: Mapping[str, Any] | None
+    speaker: Speaker | None
+    run_id: str | None
+    deadline: float | None
+    on_step_finish: Hook | None
+    on_finish: Hook | None
+    on_title_generated: Hook | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +79,40 @@ class Hooks:
     step: Hook | None = None
     finish: Hook | None = None
     title: Hook | None = None
+
+
+async def prepared(
+    agent: "Agent", messages: Said, call: CallOptions
+) -> tuple[TurnAgent, TurnRequest, Storage | None, Hooks]:
+    """The agent as it is for this call, and the turn that the call asks for. Raises what `Agent.generate` says."""
+    if unknown := call.keys() - CallOptions.__annotations__.keys():
+        raise TypeError(f"a call of an agent has no option {', '.join(sorted(unknown))}")
+    conversation = conversation_of(call.get("thread"), call.get("resource"))
+    said = messages_of(messages, "messages")
+    context, active, speaker = call.get("context"), call.get("active_tools"), call.get("speaker")
+    values = RequestContext(call.get("request_context"))
+    if speaker is not None:
+        values[SPEAKER_KEY] = speaker.to_json()
+    resolved = await agent.resolve(values)
+    request = TurnRequest(
+        messages=said,
+        run_id=call.get("run_id") or ids.new_id(),
+        conversation=conversation,
+        options=options_of(resolved, call.get("options")),
+        context=messages_of(context, "context") if context else (),
+        instructions=call.get("instructions"),
+        system=call.get("system"),
+        max_steps=call.get("max_steps") or None,
+        tool_choice=call.get("tool_choice", "auto"),
+        active_tools=None if active is None else frozenset(active),
+        settings=call.get("model_settings"),
+        deadline=call.get("deadline"),
+        request_context=values,
+        client_tools=tuple(call.get("client_tools", ())),
+        structured_output=call.get("structured_output"),
+    )
+    hooks = Hooks(call.get("on_step_finish"), call.get("on_finish"), call.get("on_title_generated"))
+    return resolved, request, call.get("storage"), hooks
 
 
 async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks) -> TurnResult:
