@@ -1,6 +1,8 @@
-"""`python -m local.demo`: brings the stack up with a model and has a short conversation over HTTP with an agent.
+"""`python -m local.demo`: brings the stack up with a model and has two short conversations over HTTP with agents.
 
-The last question can only be answered from what was told in the first request; the exit code says whether it was.
+The last question of the first can only be answered from what was told in its first request. In the second an agent is
+told something on one thread and asked for it on another, which only its working memory connects. The exit code says
+whether it knew both.
 """
 
 import json
@@ -22,7 +24,9 @@ from local.models.choose import SWITCH, Choice, NoModel, choose
 from local.stack import ROOT, StackError
 
 AGENT = "assistant"
+KEEPER = "personal-assistant"  # has working memory
 _NAMES = ("Biscuit", "Comet", "Juniper", "Mango", "Nutmeg", "Pepper", "Pickles", "Waffle", "Zephyr")
+_CITIES = ("Bergen", "Cusco", "Kyoto", "Lisbon", "Nairobi", "Oslo", "Quito", "Tunis", "Zagreb")
 _REPEATS = 2
 _TURN_SECONDS = 60
 
@@ -42,6 +46,15 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a conversation takes place: with which agent, on which thread, for which resource."""
+
+    agent: str
+    thread: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     asked: str
     answered: str
@@ -57,6 +70,15 @@ def conversation(name: str) -> tuple[Turn, ...]:
     )
 
 
+def across_threads(city: str) -> tuple[Turn, Turn]:
+    """A fact for one thread, and a question about it, which does not contain it, for another."""
+    memory = json.dumps({"memory": f"# User Profile\n- Name: Ada\n- Location: {city}"})
+    return (
+        Turn(f"I am Ada and I live in {city}.", f"@call updateWorkingMemory {memory}\n@say Welcome, Ada."),
+        Turn("In which city do I live?", "@dump"),
+    )
+
+
 class Api:
     """The deployed application, as any HTTP client sees it."""
 
@@ -66,28 +88,38 @@ class Api:
             base_url=base_url, headers=headers, timeout=_TURN_SECONDS, trust_env=False, transport=transport
         )
 
-    def ask(self, text: str, thread: str, resource: str, say: Say) -> str:
+    def ask(self, text: str, place: Place, say: Say) -> str:
         """The agent's answer. A busy machine can be too slow for a turn; nothing is stored then, so it is asked again.
 
         Raises `DemoFailed`.
         """
-        body = {"messages": text, "memory": {"thread": thread, "resource": resource}}
-        reply = self._send("POST", f"/api/agents/{AGENT}/generate", json=body)
+        body = {"messages": text, "memory": {"thread": place.thread, "resource": place.resource}}
+        path = f"/api/agents/{place.agent}/generate"
+        reply = self._send("POST", path, json=body)
         for _ in range(_REPEATS):
             if reply.status_code not in (409, 503, 504):
                 break
             say(f"not answered in time ({_error(reply)}); asking again")
-            reply = self._send("POST", f"/api/agents/{AGENT}/generate", json=body)
-        if reply.status_code != 200:
-            raise DemoFailed(f"The agent answered {reply.status_code}: {_error(reply)}")
-        return str(reply.json()["text"])
+            reply = self._send("POST", path, json=body)
+        return str(_json(reply, "The agent answered")["text"])
 
-    def stored(self, thread: str) -> list[tuple[str, str]]:
+    def stored(self, place: Place) -> list[tuple[str, str]]:
         """Role and text of the messages of a thread, oldest first. Raises `DemoFailed`."""
-        reply = self._send("GET", f"/api/memory/threads/{thread}/messages", params={"agentId": AGENT})
-        if reply.status_code != 200:
-            raise DemoFailed(f"The messages could not be read: {reply.status_code} {_error(reply)}")
-        return [(message["role"], _text_of(message["content"])) for message in reply.json()["messages"]]
+        reply = self._send("GET", f"/api/memory/threads/{place.thread}/messages", params={"agentId": place.agent})
+        messages = _json(reply, "The messages could not be read:")["messages"]
+        return [(message["role"], _text_of(message["content"])) for message in messages]
+
+    def working_memory(self, place: Place) -> str:
+        """What the agent keeps, empty for nothing. Raises `DemoFailed`."""
+        query = {"agentId": place.agent, "resourceId": place.resource}
+        reply = self._send("GET", memory_path(place), params=query)
+        return _json(reply, "The working memory could not be read:")["workingMemory"] or ""
+
+    def keep(self, place: Place, text: str) -> None:
+        """Write the agent's working memory, as any program may. Raises `DemoFailed`."""
+        body = {"workingMemory": text, "resourceId": place.resource}
+        reply = self._send("POST", memory_path(place), params={"agentId": place.agent}, json=body)
+        _json(reply, "The working memory could not be written:")
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
@@ -96,17 +128,21 @@ class Api:
             raise DemoFailed(f"{method} {path} got no answer: {error}") from error
 
 
-def converse(api: Api, turns: Sequence[Turn], scripted: bool, thread: str, resource: str, say: Say) -> list[Exchange]:
+def memory_path(place: Place) -> str:
+    return f"/api/memory/threads/{place.thread}/working-memory"
+
+
+def converse(api: Api, place: Place, turns: Sequence[Turn], scripted: bool, say: Say) -> list[Exchange]:
     """Has the conversation, and shows each exchange as it happens."""
     exchanges: list[Exchange] = []
     for turn in turns:
         asked = f"{turn.text}\n{turn.script}" if scripted else turn.text
-        print(f"  you        {turn.text}" + (f"   [{turn.script}]" if scripted else ""), flush=True)
+        print(_line("you", turn.text + (f"   [{turn.script}]" if scripted else ""), place.agent), flush=True)
         began = time.monotonic()
-        answered = api.ask(asked, thread, resource, say)
+        answered = api.ask(asked, place, say)
         exchanges.append(Exchange(asked, answered, time.monotonic() - began))
         shown = "(the prompt that the model was sent; see below)" if turn.script == "@dump" and scripted else answered
-        print(f"  {AGENT}  {_one_line(shown)}   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
+        print(_line(place.agent, shown, place.agent) + f"   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
     return exchanges
 
 
@@ -116,18 +152,63 @@ def check(exchanges: Sequence[Exchange], stored: Sequence[tuple[str, str]], name
     A script cannot answer a question, so with a script the fact must be in the prompt that it was sent for the last
     request, in a message before that request: there it can only come from the store.
     """
-    said = [text for exchange in exchanges for text in (exchange.asked, exchange.answered)]
-    if [text for _, text in stored] != said:
-        raise DemoFailed(f"The thread should hold the {len(said)} messages of this conversation; it holds other ones.")
+    _check_stored(exchanges, stored)
     last = exchanges[-1].answered
     if scripted:
-        earlier = [text for text in _sent_to_script(last)[:-1] if name in text]
+        earlier = [text for text in _sent_to_script(last, "user")[:-1] if name in text]
         if not earlier:
             raise DemoFailed(f"The prompt of the last request did not hold the earlier message about {name}.")
         return f"Remembered: the last prompt brought back {_one_line(earlier[0])!r} out of the store."
     if name.lower() not in last.lower():
         raise DemoFailed(f"The last answer does not name {name}, which the first request told.")
     return f"Remembered: {name} was told in request 1 and is in the answer to request {len(exchanges)}."
+
+
+def check_elsewhere(exchange: Exchange, stored: Sequence[tuple[str, str]], city: str, scripted: bool) -> str:
+    """One sentence that says what another thread knew. Raises `DemoFailed` if it did not.
+
+    The thread holds the question and its answer alone, so only working memory can have told the city. What a script
+    was told is in the system texts of its prompt.
+    """
+    _check_stored([exchange], stored)
+    if scripted:
+        knew = any(city in text for text in _sent_to_script(exchange.answered, "system"))
+        where = "the prompt"
+    else:
+        knew, where = city.lower() in exchange.answered.lower(), "the answer"
+    if not knew:
+        raise DemoFailed(f"On the other thread {where} does not name {city}, which working memory holds.")
+    return f"Known elsewhere: {city} was told on one thread and is in {where} on another, which never heard of it."
+
+
+def kept(api: Api, place: Place, city: str, told: str) -> tuple[str, bool]:
+    """What the agent keeps once it was told the city, and whether its model wrote that by itself.
+
+    Not every model calls the tool when it should. If this one has not, the fact is written over HTTP.
+    """
+    memory = api.working_memory(place)
+    if city.lower() in memory.lower():
+        return memory, True
+    api.keep(place, f"{memory}\n- {told}".strip())
+    return api.working_memory(place), False
+
+
+def tell_elsewhere(api: Api, resource: str, scripted: bool, say: Say) -> str:
+    """The second conversation, on two threads, and what is kept between them. Raises `DemoFailed`."""
+    city = random.choice(_CITIES)
+    told, asked = across_threads(city)
+    first, second = (Place(KEEPER, f"demo-{secrets.token_hex(4)}", resource) for _ in range(2))
+    print(f"\nThe agent {KEEPER} keeps a profile of its user. It is told something on the new thread {first.thread}\n")
+    converse(api, first, [told], scripted, say)
+    memory, by_model = kept(api, first, city, told.text)
+    if not by_model:
+        print(f"The model did not call its tool, so this program writes it down, by POST {memory_path(first)}.\n")
+    print(f"Its working memory now, by GET {memory_path(first)}?agentId={KEEPER}&resourceId={resource}:")
+    print("\n".join(f"  {line}" for line in memory.splitlines()))
+    print(f"\nIt is asked on another new thread, {second.thread}\n")
+    [exchange] = converse(api, second, [asked], scripted, say)
+    known = check_elsewhere(exchange, api.stored(second), city, scripted)
+    return known if by_model else f"{known} This program wrote it down, not the model."
 
 
 def how_to_go_on(base_url: str, key: str, thread: str, resource: str, choice: Choice) -> str:
@@ -142,6 +223,8 @@ Go on:
   set -a; . {ENV_FILE.relative_to(ROOT)}; set +a
   curl "$BASE_URL/api/agents/{AGENT}/generate" -H "Authorization: Bearer $API_KEY" \\
     -H 'Content-Type: application/json' -d '{body}'
+
+  curl "$BASE_URL/api/memory/resources/{resource}/working-memory" -H "Authorization: Bearer $API_KEY"
 
   .venv/bin/threadkeep chat {AGENT} --thread {thread} --resource {resource}
 
@@ -181,19 +264,20 @@ def run(env: Mapping[str, str]) -> None:
     """The whole demonstration. Raises `DemoFailed`, `NoModel` or `StackError`."""
     say = _clock()
     choice, base_url, key = bring_up(env, say)
-    thread, resource, name = f"demo-{secrets.token_hex(4)}", f"ada-{secrets.token_hex(4)}", random.choice(_NAMES)
-    print(f"\nA conversation with the agent {AGENT} on the new thread {thread}, over HTTP")
+    place, name = Place(AGENT, f"demo-{secrets.token_hex(4)}", f"ada-{secrets.token_hex(4)}"), random.choice(_NAMES)
+    print(f"\nA conversation with the agent {AGENT} on the new thread {place.thread}, over HTTP")
     if choice.is_script:
         print(f"with {choice.about}.\nThe words in [brackets] are sent along and tell it what to say.")
     print()
     api = Api(base_url, key)
-    exchanges = converse(api, conversation(name), choice.is_script, thread, resource, say)
-    stored = api.stored(thread)
-    print(f"Stored now, by GET /api/memory/threads/{thread}/messages?agentId={AGENT}:")
+    exchanges = converse(api, place, conversation(name), choice.is_script, say)
+    stored = api.stored(place)
+    print(f"Stored now, by GET /api/memory/threads/{place.thread}/messages?agentId={AGENT}:")
     for number, (role, text) in enumerate(stored, 1):
         print(f"  {number} {role:9}  {_one_line(text)}")
     print(f"\n{check(exchanges, stored, name, choice.is_script)}")
-    print(how_to_go_on(base_url, key, thread, resource, choice))
+    print(f"\n{tell_elsewhere(api, place.resource, choice.is_script, say)}")
+    print(how_to_go_on(base_url, key, place.thread, place.resource, choice))
 
 
 def main() -> int:
@@ -219,12 +303,25 @@ def _clock() -> Say:
     return say
 
 
-def _sent_to_script(dumped: str) -> list[str]:
-    """The texts of the user messages in the prompt that `@dump` shows. Raises `DemoFailed`."""
+def _check_stored(exchanges: Sequence[Exchange], stored: Sequence[tuple[str, str]]) -> None:
+    said = [text for exchange in exchanges for text in (exchange.asked, exchange.answered)]
+    if [text for _, text in stored] != said:
+        raise DemoFailed(f"The thread should hold the {len(said)} messages of this conversation; it holds other ones.")
+
+
+def _sent_to_script(dumped: str, kind: str) -> list[str]:
+    """The texts of the `user` or `system` messages in the prompt that `@dump` shows. Raises `DemoFailed`."""
     try:
-        return [str(text) for text in json.loads(dumped)["user"]]
+        return [str(text) for text in json.loads(dumped)[kind]]
     except (ValueError, LookupError, TypeError):
         raise DemoFailed(f"The scripted model did not show its prompt but said: {_one_line(dumped)}") from None
+
+
+def _json(reply: httpx.Response, failed: str) -> Any:
+    """The reply's JSON. Raises `DemoFailed` with `failed`, the status and the reason."""
+    if reply.status_code != 200:
+        raise DemoFailed(f"{failed} {reply.status_code}: {_error(reply)}")
+    return reply.json()
 
 
 def _text_of(content: Any) -> str:
@@ -238,6 +335,11 @@ def _error(reply: httpx.Response) -> str:
         return str(reply.json()["error"])
     except (ValueError, LookupError, TypeError):
         return _one_line(reply.text)
+
+
+def _line(who: str, text: str, agent: str) -> str:
+    """A line of a conversation with `agent`, in two columns."""
+    return f"  {who:{len(agent)}}  {_one_line(text)}"
 
 
 def _one_line(text: str) -> str:

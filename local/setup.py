@@ -28,6 +28,8 @@ def install(name: str, home: Path, what: str) -> None:
     made_from = [lock, *([CLIENT / "pyproject.toml"] if name == "dev" else [])]
     if stamp.exists() and stamp.read_text() == stamp_of(*made_from):
         return
+    if home.is_symlink():  # making it anew would empty the one that it links to
+        raise SystemExit(f"{home} links to another checkout's environment, made for that one: remove the link")
     count = sum(line[:1].isalnum() for line in lock.read_text().splitlines())
     print(f"  Installing {what} ({count} packages) ...", flush=True)
     venv.create(home, clear=True, with_pip=True)

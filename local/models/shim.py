@@ -23,6 +23,7 @@ MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_ANSWER_TOKENS = 160
 _RECENT_MESSAGES = 4  # two exchanges; more of them and the model copies its own earlier answers
 _FACT_CHARACTERS = 2000
+_NO_MEMORY = ("(empty: nothing has been stored yet)", "No working memory data is available.")  # as the prompt says it
 _FACTS = "The user has told you these things, in the user's own words. Use them to answer:"
 
 
@@ -129,7 +130,8 @@ def _memory_note(text: str) -> str:
 
 def _memory_data(text: str) -> str | None:
     _, opened, rest = text.partition("<working_memory_data>")
-    return rest.partition("</working_memory_data>")[0].strip() if opened else None
+    data = rest.partition("</working_memory_data>")[0].strip()
+    return ("" if data in _NO_MEMORY else data) if opened else None
 
 
 def _array(value: Any) -> list[Any]:

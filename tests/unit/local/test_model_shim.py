@@ -14,6 +14,9 @@ from openai import APIError, BadRequestError, InternalServerError, NotFoundError
 
 from local.models.process import listed_models
 from local.models.shim import MAX_BODY_BYTES, ShimServer
+from threadkeep.memory.working_memory.form import form_of
+from threadkeep.memory.working_memory.options import WorkingMemoryOptions
+from threadkeep.memory.working_memory.prompt import system_text
 from threadkeep.models.openai import OpenAIModel
 from threadkeep.models.port import Finished, ModelChunk, ModelRequest, ModelResponse, PromptMessage, TextPart
 
@@ -203,6 +206,17 @@ def test_working_memory_is_shown_without_its_rules_and_grows_word_for_word(clien
     assert arguments == {"memory": "- I am Ada.\n- My dog is Comet."}
     ask(client, system, user("Who am I?"), tools=[NOTE])
     assert upstream.prompt[0]["content"] == "What you know about the user:\n- I am Ada."
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_empty_working_memory_is_no_fact_and_begins_with_the_first_one(
+    client: OpenAI, upstream: Upstream, read_only: bool
+):
+    system = {"role": "system", "content": system_text(form_of(WorkingMemoryOptions()), "", read_only=read_only)}
+    choice = ask(client, system, user("My dog is Comet."), tools=[NOTE]).choices[0]
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"memory": "- My dog is Comet."}
+    ask(client, system, user("Who am I?"), tools=[NOTE])
+    assert "What you know about the user" not in json.dumps(upstream.prompt)
 
 
 def test_tool_choice_none_leaves_the_tools_out(client: OpenAI, upstream: Upstream):
