@@ -276,7 +276,7 @@ def run(env: Mapping[str, str]) -> None:
     for number, (role, text) in enumerate(stored, 1):
         print(f"  {number} {role:9}  {_one_line(text)}")
     print(f"\n{check(exchanges, stored, name, choice.is_script)}")
-    print(f"\n{tell_elsewhere(api, place.resource, choice.is_script, say)}")
+    print(tell_elsewhere(api, place.resource, choice.is_script, say))
     print(how_to_go_on(base_url, key, place.thread, place.resource, choice))
 
 
