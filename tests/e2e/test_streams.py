@@ -67,17 +67,20 @@ def test_pieces_arrive_while_the_model_still_speaks(
         assert said(arriving) == "t words and the rest"
 
 
-def test_the_first_piece_is_close_behind_the_models_own(application: Application, scripted: ScriptedModel) -> None:
+@pytest.mark.parametrize("remembers", [True, False])
+def test_the_first_piece_is_close_behind_the_models_own(
+    application: Application, scripted: ScriptedModel, thread: str, owner: str, remembers: bool
+) -> None:
     """Median of 30, each against a direct call made next to it: the machine is the same for both."""
-    asked = {"messages": "@say Hello there"}
     directly = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "@say Hello there"}]}
-    stream(application.http, asked)
+    memory = {"memory": {"thread": thread, "resource": owner, "options": {"generateTitle": False}}}
     behind: list[float] = []
     with httpx.Client(base_url=scripted.url, trust_env=False) as model:
-        for _ in range(30):
+        for turn in range(32):
             direct = _first_piece(model, "/chat/completions", directly)
+            asked = {"messages": f"Turn {turn}\n@say Hello there"} | (memory if remembers else {})
             behind.append(_first_piece(application.http, "/api/agents/assistant/stream", asked) - direct)
-    assert statistics.median(behind) < NEAR_SECONDS, sorted(behind)
+    assert statistics.median(behind[2:]) < NEAR_SECONDS, behind
 
 
 def _first_piece(client: httpx.Client, path: str, given: dict[str, Any]) -> float:
