@@ -141,7 +141,7 @@ def converse(api: Api, place: Place, turns: Sequence[Turn], scripted: bool, say:
         began = time.monotonic()
         answered = api.ask(asked, place, say)
         exchanges.append(Exchange(asked, answered, time.monotonic() - began))
-        shown = "(the prompt that the model was sent; see below)" if turn.script == "@dump" and scripted else answered
+        shown = "(the prompt that the model was sent)" if turn.script == "@dump" and scripted else answered
         print(_line(place.agent, shown, place.agent) + f"   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
     return exchanges
 
