@@ -252,30 +252,6 @@ async def test_h07_of_two_results_for_one_call_the_first_counts(house):
     assert invocations((await h.stored())[1])[0]["result"] == "teal"
 
 
-# --- approval ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_tool_that_needs_approval_does_not_run_and_the_model_is_told(house):
-    ran: list[str] = []
-
-    @tool(require_approval=True)
-    def erase(path: str) -> str:
-        """Erase a file."""
-        ran.append(path)
-        return "gone"
-
-    h = house(calls(("erase", {"path": "/"})), "I may not.", tools=[erase])
-    result = await h.turn("erase everything")
-    assert (ran, result.text) == ([], "I may not.")
-    assert "needs a person's approval" in invocations((await h.stored())[1])[0]["errorText"]
-
-
-async def test_with_ask_first_no_tool_of_the_agent_runs(house):
-    h = house(calls(("weather", {"city": "Oslo"})), "I may not.", tools=[weather])
-    await h.turn("weather?", ask_first=True, client_tools=(PICK,))
-    assert "needs a person's approval" in invocations((await h.stored())[1])[0]["errorText"]
-
-
 async def test_h08_h27_results_of_client_tools_pass_the_processors_and_no_limit_drops_them(house):
     class Mask(Processor):
         id = "mask"

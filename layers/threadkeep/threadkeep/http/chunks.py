@@ -12,6 +12,7 @@ from threadkeep.models.port import Usage
 from threadkeep.turn import events
 from threadkeep.turn.events import Event
 from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.suspension import RESUME_SCHEMA
 from threadkeep.turn.tools import CallOutcome
 
 Chunk = dict[str, Json]
@@ -55,6 +56,9 @@ class Chunks:
             case events.RunStarted():
                 self._run_id, self._message_id = event.run_id, event.message_id
                 return [self._chunk("start", {"id": event.agent_id, "messageId": event.message_id})]
+            case events.RunResumed():
+                self._run_id, self._message_id = event.run_id, event.message_id
+                return []
             case events.StepStarted():
                 return [self._chunk("step-start", self._step(event.at))]
             case events.CallStarted():
@@ -77,8 +81,11 @@ class Chunks:
             case events.TitleGiven():
                 data: Json = {"threadId": event.thread_id, "title": event.title}
                 return [{"type": "data-thread-title", "runId": self._run_id, "data": data, "transient": True}]
+            case events.ApprovalNeeded():
+                payload = _call(event.call.id, event.call.name) | {"args": event.call.args}
+                return [self._chunk("tool-call-approval", payload | {"resumeSchema": RESUME_SCHEMA})]
             case events.RunFinished():
-                return self._finished(event.result)
+                return [] if event.result.suspended is not None else self._finished(event.result)
             case _:
                 raise AssertionError(event)
 
@@ -88,13 +95,15 @@ class Chunks:
             return [tripwire, self._chunk("finish", self._end("other", continued=False))]
         shaped = result.structured
         told = [] if shaped is None or not shaped.exists else [self._bare("object-result", shaped.value)]
-        return [*told, self._chunk("finish", self._end(result.finish_reason, continued=False, steps=result.steps))]
+        return [*told, self._chunk("finish", self._end(result.finish_reason, continued=False, steps=result.all_steps))]
 
     def _step(self, at: Millis) -> Chunk:
         return {"messageId": self._message_id, "startedAt": at, "warnings": [], "request": {}}
 
     def _outcome(self, done: CallOutcome) -> Chunk:
         payload = _call(done.call.id, done.call.name) | {"args": done.call.args}
+        if done.denial is not None:
+            return self._chunk("tool-output-denied", payload | {"approval": done.denial})
         if done.error is not None:
             return self._chunk("tool-error", payload | {"error": {"message": done.error, "name": "Error"}})
         return self._chunk("tool-result", payload | {"result": done.result})

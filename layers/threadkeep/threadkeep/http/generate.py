@@ -129,7 +129,7 @@ class SpeakerBody(wire.Body):
 
 
 class GenerateBody(wire.Body):
-    """`maxSteps` 0 means the agent's own. With `requireToolApproval` no tool of the agent runs.
+    """`maxSteps` 0 means the agent's own. With `requireToolApproval` every tool of the agent needs an approval.
 
     Only a service may name the `speaker`; that of a user's token is the user (MUT-7).
     """
@@ -190,6 +190,7 @@ async def turn_of(
         ask_first=call.body.require_tool_approval,
         structured_output=_structured_output(call.body.structured_output),
         repeat=_repeat(call, conversation, route),
+        memory_options=call.body.memory.options if call.body.memory else None,
     )
 
 

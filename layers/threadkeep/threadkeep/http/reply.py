@@ -10,6 +10,7 @@ from threadkeep.models.port import ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage
 from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.suspension import RESUME_SCHEMA, told
 from threadkeep.turn.tools import CallOutcome
 
 MAX_REMEMBERED = 1_000_000  # characters of history that a reply repeats; Lambda sends 6 MB at most
@@ -37,6 +38,8 @@ class Generated(wire.Reply):
     messages: list[dict[str, Json]]
     remembered_messages: list[dict[str, Json]]
     tripwire: dict[str, Json] = {}
+    suspend_payload: dict[str, Json] = {}
+    resume_schema: str = ""
     object: Json = None
 
 
@@ -44,16 +47,17 @@ def generated(result: TurnResult) -> dict[str, Json]:
     """The reply for a finished turn. The prompt is not sent back: `request` is empty."""
     stored = [_message(m, result) for m in result.messages]
     answers = [m for m in result.messages if m.role == "assistant"]
-    last = result.steps[-1] if result.steps else None
+    steps = result.all_steps
+    last = steps[-1] if steps else None
     fields = Generated(
         text=result.text,
         finish_reason=result.finish_reason,
         usage=usage(result.usage),
         total_usage=usage(result.usage),
-        steps=[_step(step, result, n) for n, step in enumerate(result.steps)],
-        tool_calls=[_call(c, result) for step in result.steps for c in step.response.tool_calls],
-        tool_results=[_outcome(o, result) for step in result.steps for o in step.outcomes],
-        reasoning=_reasoning(result.steps),
+        steps=[_step(step, result, n) for n, step in enumerate(steps)],
+        tool_calls=[_call(c, result) for step in steps for c in step.response.tool_calls],
+        tool_results=[_outcome(o, result) for step in steps for o in step.outcomes],
+        reasoning=_reasoning(steps),
         sources=[],
         files=[],
         warnings=_warnings(result),
@@ -61,7 +65,7 @@ def generated(result: TurnResult) -> dict[str, Json]:
         request={},
         response={
             **(_response(last) if last else {}),
-            "messages": _model_messages(result.steps),
+            "messages": _model_messages(steps),
             **_views(answers, result),
         },
         used_fallback_value=result.structured is not None and result.structured.is_fallback,
@@ -69,9 +73,16 @@ def generated(result: TurnResult) -> dict[str, Json]:
         messages=stored,
         remembered_messages=_remembered(result),
         **({"tripwire": tripwire(result.tripwire)} if result.tripwire else {}),
+        **_suspended(result),
         **_object(result),
     )
     return fields.model_dump(by_alias=True, exclude_unset=True)
+
+
+def _suspended(result: TurnResult) -> dict[str, Json]:
+    """What the run waits for: of several calls the first; `suspended-runs` names all."""
+    waiting = result.suspended.waiting if result.suspended else ()
+    return {"suspend_payload": told(waiting[0]), "resume_schema": RESUME_SCHEMA} if waiting else {}
 
 
 def _remembered(result: TurnResult) -> list[dict[str, Json]]:
@@ -223,7 +234,11 @@ def _ui_part(part: dict[str, Json]) -> dict[str, Json]:
         return {k: v for k, v in part.items() if k != "createdAt"}
     call = part["toolInvocation"]
     outcome: dict[str, Json] = {"state": "output-available", "output": call.get("result")}
-    if call["state"] == "output-error":
+    if call["state"] == "output-denied":
+        outcome = {"state": "output-denied", "approval": call.get("approval")}
+    elif call["state"] == "approval-requested":
+        outcome = {"state": "approval-requested", "approval": {"id": call["toolCallId"]}}
+    elif call["state"] == "output-error":
         outcome = {"state": "output-error", "errorText": call["errorText"]}
     elif call["state"] == "call":
         outcome = {"state": "input-available"}

@@ -1,6 +1,6 @@
 """`POST /api/agents/{agentId}/stream` and its kin: one turn, told while it goes on (spec-http 3)."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -25,12 +25,19 @@ async def stream(call: Call[wire.ContextQuery, GenerateBody]) -> AsyncGenerator[
 
 
 async def told(agent: TurnAgent, request: TurnRequest, services: Services) -> AsyncGenerator[Chunk]:
-    """The chunks of a run. Raises what refuses the request before it begins; a later error is told as a chunk."""
-    written, begun = Chunks(request.run_id), False
+    """The chunks of a turn. Raises what refuses the request before it begins; a later error is told as a chunk."""
 
     async def run(sink: Sink) -> None:
         await run_turn(agent, replace(request, watcher=sink), services)
 
+    async with aclosing(chunks_of(request.run_id, run)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def chunks_of(run_id: str, run: Callable[[Sink], Awaitable[object]]) -> AsyncGenerator[Chunk]:
+    """The chunks of whatever tells events. Raises what comes before the first; a later error is told as a chunk."""
+    written, begun = Chunks(run_id), False
     try:
         async with aclosing(watched(run)) as events:
             async for event in events:
@@ -40,7 +47,7 @@ async def told(agent: TurnAgent, request: TurnRequest, services: Services) -> As
     except Exception as error:
         if not begun:
             raise
-        logger().error("run failed", exc_info=error, extra={"fields": {"runId": request.run_id}})
+        logger().error("run failed", exc_info=error, extra={"fields": {"runId": run_id}})
         for chunk in written.failed(error):
             yield chunk
 

@@ -16,6 +16,7 @@ from threadkeep.storage.port import Message
 
 _RESULT_STATES = {"result", "output-error", "output-denied"}
 OPENER = PromptMessage("user", (TextPart("."),))
+DECLINED = "The call was declined"
 _PENDING = '{"status":"pending"}'
 
 
@@ -123,4 +124,4 @@ def _result(call: ToolCall, invocation: Content) -> ToolResult:
     if state == "output-error":
         return ToolResult(call.id, call.name, str(invocation.get("errorText", "The tool failed")), is_error=True)
     approval = jsontext.as_object(invocation.get("approval")) or {}
-    return ToolResult(call.id, call.name, str(approval.get("reason") or "The call was declined"), is_error=True)
+    return ToolResult(call.id, call.name, str(approval.get("reason") or DECLINED), is_error=True)

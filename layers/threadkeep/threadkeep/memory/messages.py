@@ -28,7 +28,8 @@ def tool_part(call_id: str, name: str, args: Json, outcome: Content, at: Millis)
     """A call and its outcome in one part (MS-3).
 
     The outcome is `{"state": "result", "result": ...}`, `{"state": "output-error", "errorText": ...}`, or
-    `{"state": "call"}` while the caller has yet to run it.
+    `{"state": "call"}` while the caller has yet to run it. One that needs approval is in the state
+    `approval-requested`, and `output-denied` with `approval` once it was declined (MS-2).
     """
     invocation: Content = {"toolCallId": call_id, "toolName": name, "args": args, **outcome}
     return {"type": "tool-invocation", "toolInvocation": invocation, "createdAt": at}

@@ -82,14 +82,20 @@ class Run:
 
     async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
         """Ask the model until it is done. Raises `Aborted` where a processor stops the run."""
-        self._updates = [await client_results.finished(u, self._pipeline.tool_result) for u in self._updates]
-        opening = await self._pipeline.input(opening.plus(*map(_answered_call, self._updates)))
+        self._updates = await self.finished_updates()
+        resumed = self._request.resumes.messages if self._request.resumes else ()
+        behind = (*map(_behind, resumed), *map(_answered_call, self._updates))
+        opening = await self._pipeline.input(opening.plus(*behind))
         check_fits(opening, self._updates)
         self._model.messages = opening
         await self._run_steps(opening, name)
         shown, after = await self._edited(tuple(self._steps), provider)
         shaped = self._structured(shown)
         return self._answered(shown, _with_object(after, shaped), shaped)
+
+    async def finished_updates(self) -> tuple[MessageUpdate, ...]:
+        """The updates with what the caller brings as the processors leave it."""
+        return tuple([await client_results.finished(u, self._pipeline.tool_result) for u in self._updates])
 
     async def cut(self, provider: str) -> Answered | None:
         """What a run that was stopped half-way is stored as: its input and what a watcher saw of its answer, marked
@@ -227,7 +233,12 @@ def _with_object(answer: tuple[RunMessage, ...], shaped: Structured | None) -> t
 
 def _answered_call(update: MessageUpdate) -> RunMessage:
     """A stored message that got results: shown behind the history, stored as an update."""
-    return replace(RunMessage.stored(replace(update.message, content=update.content)), source="context")
+    return _behind(replace(update.message, content=update.content))
+
+
+def _behind(message: Message) -> RunMessage:
+    """A stored message, shown behind the history."""
+    return replace(RunMessage.stored(message), source="context")
 
 
 def check_fits(messages: MessageList, updates: Sequence[MessageUpdate] = ()) -> None:

@@ -9,7 +9,12 @@
       StepFinished
       ...
     TitleGiven?
+    ApprovalNeeded*
     RunFinished
+
+A run that is suspended has no `StepFinished` for its last step; `ApprovalNeeded` comes once it is stored. When it
+goes on, `RunResumed`, `CallMade` and `CallFinished` of the decided calls and their `StepFinished` stand in the
+place of `RunStarted`.
 
 `RunStarted` comes after everything that can refuse the request: an error before it means that there is no
 run. A run that fails ends without a last event; its error is raised. The result of `RunFinished` has a
@@ -28,6 +33,15 @@ from threadkeep.turn.tools import CallOutcome
 @dataclass(frozen=True, slots=True)
 class RunStarted:
     """`message_id` is the id under which the answer will be stored."""
+
+    run_id: str
+    agent_id: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """A suspended run goes on. `message_id` is the answer that is told from here on."""
 
     run_id: str
     agent_id: str
@@ -99,6 +113,13 @@ class TitleGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalNeeded:
+    """A person has to approve this call before the run goes on."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is stored. `result` is what a buffered call would have got."""
 
@@ -107,6 +128,7 @@ class RunFinished:
 
 Event = (
     RunStarted
+    | RunResumed
     | StepStarted
     | TextDelta
     | ReasoningDelta
@@ -117,6 +139,7 @@ Event = (
     | CallFinished
     | StepFinished
     | TitleGiven
+    | ApprovalNeeded
     | RunFinished
 )
 Sink = Callable[[Event], Awaitable[None]]

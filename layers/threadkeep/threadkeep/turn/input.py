@@ -142,7 +142,7 @@ def _stored_outcome(invocation: dict[str, Any], field: str) -> Content:
             return _failure(invocation.get("errorText"))
         case "output-denied":
             return {"state": "output-denied", "approval": invocation.get("approval")}
-        case "call" | "partial-call":
+        case "call" | "partial-call" | "approval-requested" | "approval-responded":
             return {"state": "call"}
         case other:
             _refuse(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from threadkeep import clock
 from threadkeep.models import port
-from threadkeep.models.port import ModelChunk, ModelResponse, Usage
+from threadkeep.models.port import ModelChunk, ModelResponse, ToolCall, Usage
 from threadkeep.turn import events
 from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.processors.base import Processor
@@ -42,10 +42,15 @@ class Live:
     def withhold(self, outputs: Sequence[Processor]) -> None:
         self._withheld = any(map(_may_change_later, outputs))
 
-    async def started(self, run_id: str, agent_id: str) -> None:
-        """Told even where the answer is withheld: it opens the reply."""
-        if self.sink is not None:
+    async def started(self, run_id: str, agent_id: str, resumed: Step | None = None) -> None:
+        """Told even where the answer is withheld: it opens the reply, or goes on with it behind a resumed step."""
+        if self.sink is None:
+            return
+        if resumed is None:
             await self.sink(events.RunStarted(run_id, agent_id, self.message_id))
+        else:
+            await self.sink(events.RunResumed(run_id, agent_id, self.message_id))
+            await self.sink(events.StepFinished(resumed, continues=True))
 
     async def step_started(self) -> None:
         self.said = self.reasoned = ""
@@ -80,6 +85,8 @@ class Live:
         if self._withheld:
             self._withheld = False
             await self.replay(result)
+        for call in result.suspended.waiting if result.suspended else ():
+            await self.sink(events.ApprovalNeeded(ToolCall(call.id, call.name, call.args)))
         await self.sink(events.RunFinished(result))
 
     async def replay(self, result: TurnResult) -> None:
@@ -132,4 +139,4 @@ def _retold(step: Step, *, continues: bool) -> list[Event]:
         told.append(events.TextDelta(response.text))
     told += map(events.CallMade, response.tool_calls)
     told += map(events.CallFinished, step.outcomes)
-    return [*told, events.StepFinished(step, continues)]
+    return told if step.asking else [*told, events.StepFinished(step, continues)]

@@ -13,7 +13,7 @@ from threadkeep.storage.port import NewMessage
 from threadkeep.turn import events
 from threadkeep.turn.live import Live
 from threadkeep.turn.result import Step
-from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, run_calls
+from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, asks, run_calls
 
 
 class Stopped(Exception):
@@ -32,7 +32,8 @@ async def run_steps(
     steps: list[Step],
     stopped: Callable[[], Awaitable[bool]] | None = None,
 ) -> None:
-    """Call the model until it answers without tools or calls a tool of the caller, or `max_steps` times.
+    """Call the model until it answers without tools, calls a tool of the caller or one that a person has to
+    approve, or `max_steps` times.
 
     `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10). `steps` gains each
     step as it is done, so that a run that is cut leaves what it did. Raises `Stopped` before a step if
@@ -48,9 +49,12 @@ async def run_steps(
         await live.tell(*map(events.CallMade, response.tool_calls))
         outcomes = tuple([await finished(o) for o in await run_calls(response.tool_calls, tools, context)])
         await live.calls_finished(outcomes)
-        steps.append(Step(response, outcomes, started, answered))
+        asking = frozenset(call.id for call in response.tool_calls if asks(call, tools))
+        steps.append(Step(response, outcomes, started, answered, asking))
         if on_step is not None:
             await on_step(steps[-1])
+        if asking:
+            return
         continues = bool(outcomes) and not steps[-1].pending and len(steps) < max_steps
         await live.step_finished(steps[-1], continues=continues)
         if not continues:
@@ -85,7 +89,7 @@ def _parts(step: Step) -> list[Content]:
         parts.append(messages.text_part(step.response.text, step.ended))
     done = {outcome.call.id: outcome.stored for outcome in step.outcomes}
     for call in step.response.tool_calls:
-        outcome = done.get(call.id, {"state": "call"})
+        outcome = done.get(call.id, {"state": "approval-requested" if call.id in step.asking else "call"})
         parts.append(messages.tool_part(call.id, call.name, call.args, outcome, step.ended))
     return parts
 

@@ -8,6 +8,7 @@ receipt that holds until the run's deadline; then the next may take it over. Its
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,19 +17,20 @@ from typing import cast
 from threadkeep import clock, jsontext
 from threadkeep.clock import Millis
 from threadkeep.errors import KeyReused, StillRunning, ThreadkeepError
+from threadkeep.ids import new_id
 from threadkeep.jsontext import Json
-from threadkeep.memory.messages import Content, parts_of
-from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, ToolResult, Usage
-from threadkeep.storage.port import Include, Message, Receipt, Storage
+from threadkeep.models.port import FinishReason, Usage
+from threadkeep.storage.port import Include, Message, Receipt, Storage, SuspendedRun
 from threadkeep.turn.request import Conversation, Repeatable, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
+from threadkeep.turn.stored_steps import stored_steps
 from threadkeep.turn.structured import Structured
-from threadkeep.turn.tools import CallOutcome
 
 _KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
 _GRACE: Millis = 60_000  # how late a repeat without key may begin that arrived in time
 _MARGIN: Millis = 5_000  # between a run's own deadline and its last possible commit
 _UNBOUNDED: Millis = 900_000  # the longest that a run without deadline may hold a receipt
+_PATIENCE = 0.9  # of its deadline: how long a repeat waits for the run that it repeats
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between looks at a running receipt
@@ -47,10 +49,15 @@ def repeatable(
     """How to recognise a request: `key` and `run_id` are the caller's, `body` is the request as it came."""
     body_hash = hashlib.sha256(body).hexdigest()
     if key is not None:
-        return Repeatable(_hash(owner, route, "key", key), body_hash, waits=False, lasts=True, arrived=arrived)
+        return Repeatable(key_of(owner, route, "key", key), body_hash, waits=False, lasts=True, arrived=arrived)
     named = ("run", run_id) if run_id is not None else ("equal", thread_id)
-    key = _hash(owner, route, *named, body_hash)
+    key = key_of(owner, route, *named, body_hash)
     return Repeatable(key, body_hash, waits=True, lasts=run_id is not None, arrived=arrived)
+
+
+def patience(deadline: float | None) -> float:
+    """How many seconds a repeat with this deadline waits for the run that it repeats."""
+    return (deadline or math.inf) * _PATIENCE
 
 
 @dataclass
@@ -76,17 +83,20 @@ async def held(storage: Storage, request: TurnRequest) -> AsyncGenerator[Hold]:
 
 
 def _running(request: TurnRequest) -> Receipt | None:
-    """The receipt that a run claims; None for a request that need not be recognised."""
+    """The receipt that a run claims; None for a request that need not be recognised.
+
+    Its holder has an id of its own: repeats that name a run id have the same one.
+    """
     if request.repeat is None:
         return None
     longest = _UNBOUNDED if request.deadline is None else int(request.deadline * 1000)
     until = clock.now() + longest + _MARGIN
-    return Receipt(request.repeat.key, request.run_id, request.repeat.request_hash, "running", until)
+    return Receipt(request.repeat.key, new_id(), request.repeat.request_hash, "running", until)
 
 
 def following(receipt: Receipt, earlier: Receipt) -> Receipt:
     """The receipt of an equal request that came after the earlier one was answered."""
-    return replace(receipt, key=_hash(receipt.key, earlier.run_id))
+    return replace(receipt, key=key_of(receipt.key, earlier.run_id))
 
 
 def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> Receipt | None:
@@ -96,6 +106,7 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
     usage, now = result.usage, clock.now()
     reply: dict[str, Json] = {
         "at": now,
+        "runId": result.run_id,
         "messageIds": [m.id for m in result.messages],
         "finishReason": result.finish_reason,
         "provider": result.provider,
@@ -103,8 +114,12 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
         "fallback": result.structured is not None and result.structured.is_fallback,
         "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
     }
-    until = now + (_KEPT if request.repeat.lasts else _GRACE)
-    return replace(receipt, status="done", deadline=until, reply=reply)
+    return finished(receipt, reply, _KEPT if request.repeat.lasts else _GRACE)
+
+
+def finished(receipt: Receipt, reply: dict[str, Json] | None = None, lasts: Millis = _KEPT) -> Receipt:
+    """The receipt as it is once its work is stored; it answers for its key so many milliseconds."""
+    return replace(receipt, status="done", deadline=clock.now() + lasts, reply=reply or {})
 
 
 def is_repeat(repeat: Repeatable, earlier: Receipt) -> bool:
@@ -149,40 +164,26 @@ async def replayed(storage: Storage, receipt: Receipt, agent_id: str, conversati
     rows = found.page.items
     answer = next((m for m in rows if m.role == "assistant"), None)
     provider, steps = str(receipt.reply["provider"]), _steps(answer, receipt.reply)
-    shaped = _structured(answer, receipt.reply)
-    return TurnResult(receipt.run_id, agent_id, provider, steps, rows, found.thread, structured=shaped)
+    shaped, run_id = _structured(answer, receipt.reply), str(receipt.reply.get("runId", receipt.run_id))
+    waiting = await _waiting(storage, run_id, steps) if receipt.reply["finishReason"] == "suspended" else None
+    return TurnResult(run_id, agent_id, provider, steps, rows, found.thread, structured=shaped, suspended=waiting)
+
+
+async def _waiting(storage: Storage, run_id: str, steps: tuple[Step, ...]) -> SuspendedRun | None:
+    """The record of the run that was suspended there, while it still is."""
+    run = await storage.get_suspended_run(run_id)
+    asked = {call.id for call in steps[-1].asks}
+    still = run is not None and any(not asked or call.id in asked for call in run.waiting)
+    return run if still else None
 
 
 def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
     """The steps of a stored answer; the usage of all of them stands in the last."""
-    steps: list[list[Content]] = [[]]
-    for part in parts_of(answer.content) if answer else ():
-        if part.get("type") == "step-start":
-            steps.append([])
-        steps[-1].append(part)
-    at = answer.created_at if answer else 0
-    made = [_step(parts, str(reply["model"]), at) for parts in steps]
-    finish, usage = cast(FinishReason, reply["finishReason"]), Usage(*reply["usage"])
+    made = stored_steps(answer, str(reply["model"]))
+    finish = cast(FinishReason, "tool-calls" if reply["finishReason"] == "suspended" else reply["finishReason"])
+    usage = Usage(*reply["usage"])
     made[-1] = replace(made[-1], response=replace(made[-1].response, finish_reason=finish, usage=usage))
     return tuple(made)
-
-
-def _step(parts: list[Content], model: str, at: Millis) -> Step:
-    text = "".join(str(p.get("text", "")) for p in parts if p.get("type") == "text")
-    reasoning = "".join(str(p.get("reasoning", "")) for p in parts if p.get("type") == "reasoning")
-    made: list[Content] = [p["toolInvocation"] for p in parts if p.get("type") == "tool-invocation"]
-    calls = tuple(map(_call, made))
-    outcomes = tuple(_outcome(i) for i in made if i["state"] != "call")  # the caller answers the others
-    return Step(ModelResponse(text, calls, "tool-calls", Usage(), model, reasoning=reasoning), outcomes, at, at)
-
-
-def _call(invocation: Content) -> ToolCall:
-    return ToolCall(invocation["toolCallId"], invocation["toolName"], invocation["args"])
-
-
-def _outcome(invocation: Content) -> CallOutcome:
-    call, error = _call(invocation), invocation.get("errorText")
-    return CallOutcome(call, invocation.get("result"), error, ToolResult(call.id, call.name, "", error is not None))
 
 
 def _structured(answer: Message | None, reply: dict[str, Json]) -> Structured | None:
@@ -192,5 +193,6 @@ def _structured(answer: Message | None, reply: dict[str, Json]) -> Structured | 
     return Structured(metadata["structuredOutput"], is_fallback=bool(reply.get("fallback")))
 
 
-def _hash(*parts: str) -> str:
+def key_of(*parts: str) -> str:
+    """The key of a receipt for what these parts name."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -10,7 +10,7 @@ from threadkeep.memory.memory import Memory
 from threadkeep.memory.messages import Content
 from threadkeep.memory.options import MemoryOptions
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.storage.port import Storage
+from threadkeep.storage.port import Message, Storage, SuspendedRun
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.result import Step
@@ -81,6 +81,15 @@ class Repeatable:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """A suspended run whose calls are decided: its record, the messages that it stored, and the step to go on from."""
+
+    run: SuspendedRun
+    messages: tuple[Message, ...]
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """One turn. `options` are the agent's memory options with the call's merged in.
 
@@ -89,7 +98,8 @@ class TurnRequest:
     every tool of the agent needs approval. `on_step` is awaited after each step. `repeat` tells how the
     request is recognised when it is sent again; None means that it is not. `watcher` is told what the run
     says while it says it; a watched run that is cut keeps what was seen of it. `stopped` is asked before
-    each step whether somebody wants the run to end.
+    each step whether somebody wants the run to end. `memory_options` is what the call itself asks of the memory, as
+    JSON: it is kept with a run that is suspended. `resumes` is the suspended run that this turn goes on with.
     """
 
     messages: tuple[InputMessage, ...]
@@ -112,6 +122,8 @@ class TurnRequest:
     repeat: Repeatable | None = None
     watcher: "Sink | None" = None
     stopped: Callable[[], Awaitable[bool]] | None = None
+    memory_options: Mapping[str, Json] | None = None
+    resumes: "Resumed | None" = None
 
 
 @dataclass(frozen=True, slots=True)

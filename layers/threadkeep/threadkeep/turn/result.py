@@ -3,30 +3,42 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Literal
 
 from threadkeep import jsontext
 from threadkeep.clock import Millis
 from threadkeep.memory.messages import Content, parts_of
 from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, Usage
-from threadkeep.storage.port import Message, NewMessage, Thread
+from threadkeep.storage.port import Message, NewMessage, SuspendedRun, Thread
 from threadkeep.turn.message_list import RunMessage
 from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import CallOutcome
 
+RunEnd = FinishReason | Literal["suspended"]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model call and the outcomes of the tool calls that it led to."""
+    """One model call and the outcomes of the tool calls that it led to.
+
+    `asking` are the ids of those that wait for a person's approval.
+    """
 
     response: ModelResponse
     outcomes: tuple[CallOutcome, ...]
     started: Millis
     ended: Millis
+    asking: frozenset[str] = frozenset()
+
+    @property
+    def asks(self) -> tuple[ToolCall, ...]:
+        """The calls that wait for a person's approval."""
+        return tuple(call for call in self.response.tool_calls if call.id in self.asking)
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
-        """The calls that the caller has to answer."""
+        """The calls that somebody else has to answer: the caller, or who approves."""
         done = {outcome.call.id for outcome in self.outcomes}
         return tuple(call for call in self.response.tool_calls if call.id not in done)
 
@@ -37,7 +49,9 @@ class TurnResult:
 
     `remembered` is the history that the model saw (CTX-7). A run that a processor stopped has a `tripwire`, no
     steps, no messages, and in `refused` what its model calls used; nothing was stored (PR-7). `structured` is
-    set where the request asked for an answer of a given form and the run came to one.
+    set where the request asked for an answer of a given form and the run came to one. `suspended` is set while
+    calls of the run wait for approvals. A run that goes on after a decision has the step with the decided calls in
+    `resumed`; `steps` and `messages` are what came after it.
     """
 
     run_id: str
@@ -50,6 +64,13 @@ class TurnResult:
     tripwire: Tripwire | None = None
     refused: Usage = Usage()
     structured: Structured | None = None
+    suspended: SuspendedRun | None = None
+    resumed: Step | None = None
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """The steps with the one that the run goes on from."""
+        return self.steps if self.resumed is None else (self.resumed, *self.steps)
 
     @property
     def text(self) -> str:
@@ -57,8 +78,11 @@ class TurnResult:
         return "".join(step.response.text for step in self.steps)
 
     @property
-    def finish_reason(self) -> FinishReason:
-        return self.steps[-1].response.finish_reason if self.tripwire is None and self.steps else "other"
+    def finish_reason(self) -> RunEnd:
+        if self.suspended is not None:
+            return "suspended"
+        steps = self.all_steps
+        return steps[-1].response.finish_reason if self.tripwire is None and steps else "other"
 
     @property
     def usage(self) -> Usage:
@@ -97,7 +121,10 @@ def _shown(step: Step, parts: Sequence[Content], calls: dict[str, ToolCall], out
         tool_calls=tuple(_call(calls[id], i) for id, i in left.items() if id in calls),
     )
     return replace(
-        step, response=response, outcomes=tuple(_outcome(outcomes[id], i) for id, i in left.items() if id in outcomes)
+        step,
+        response=response,
+        asking=step.asking & left.keys(),
+        outcomes=tuple(_outcome(outcomes[id], i) for id, i in left.items() if id in outcomes),
     )
 
 

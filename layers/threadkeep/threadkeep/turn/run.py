@@ -8,7 +8,6 @@ stays (`threadkeep.turn.working_memory`).
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from threadkeep.errors import (
     DeadlineExceeded,
     InvalidInput,
     Issue,
+    NotFound,
     ThreadGone,
     ThreadkeepError,
 )
@@ -37,7 +37,7 @@ from threadkeep.storage.port import (
     TurnState,
     WorkingMemory,
 )
-from threadkeep.turn import client_results, prompt, receipts
+from threadkeep.turn import client_results, prompt, receipts, suspension
 from threadkeep.turn.after import titled
 from threadkeep.turn.answer import Answered, Run, check_fits
 from threadkeep.turn.context import value_of
@@ -49,13 +49,11 @@ from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted
 from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
-from threadkeep.turn.result import TurnResult
+from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import Tool, offered
 from threadkeep.turn.working_memory import RunMemory
 
 _log = logging.getLogger(__name__)
-
-_PATIENCE = 0.9  # of its deadline: how long a repeat waits for the run that it repeats
 
 
 async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
@@ -66,7 +64,8 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     result of got one meanwhile, `DeadlineExceeded`, `ModelRejected`, `ModelUnavailable`, `ProcessorFailed`,
     `OutputInvalid`, `KeyReused` or `StillRunning`; after each of these the thread is as it was. A request
     that had its turn already gets the result of that turn (DESIGN 4). A run that a processor stops returns
-    a result with a tripwire and stores nothing either (PR-7).
+    a result with a tripwire and stores nothing either (PR-7). One that calls a tool which needs a person's
+    approval is stored as it stands and goes on with `approvals.decide`, if it is stored at all (MS-14).
     """
     request = own_context(agent, request)
     plan = planned(agent, request, services)
@@ -76,6 +75,7 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
         request.client_tools,
         request.active_tools,
         ask_first=request.ask_first,
+        suspends=plan.stores,
         memory=memory.tool if memory else None,
     )
     model = _model(agent, services)
@@ -149,13 +149,14 @@ class _Turn:
     async def _replayed(self, earlier: Receipt, conversation: Conversation) -> TurnResult:
         result = await receipts.replayed(self.plan.storage, earlier, self.agent.id, conversation)
         self.live.message_id = next((m.id for m in result.messages if m.role == "assistant"), self.live.message_id)
-        await self.live.started(result.run_id, self.agent.id)
+        result = replace(result, resumed=self._resumed)
+        await self.live.started(result.run_id, self.agent.id, result.resumed)
         await self.live.replay(result)
         return result
 
     async def _claimed(self) -> tuple[TurnState, Receipt | None]:
         """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
-        repeat, patience = self.request.repeat, (self.request.deadline or math.inf) * _PATIENCE
+        repeat, patience = self.request.repeat, receipts.patience(self.request.deadline)
         while True:
             state = await _load(self.plan, self.request, self.hold.receipt)
             if state.claimed is None or repeat is None or self.hold.receipt is None:
@@ -171,6 +172,8 @@ class _Turn:
         plan, now = self.plan, clock.now()
         results = client_results.joined(self.request.messages, state.history, plan.window)
         request, state = replace(self.request, messages=results.messages), replace(state, history=results.history)
+        if (waiting := await self._still_waiting(request, state, results.updates)) is not None:
+            return waiting
         loaded = state.memory
         opening = _opening(self.agent, request, state, results.updates, now, window=plan.window)
         if plan.conversation and state.thread is None and plan.creates:
@@ -178,7 +181,7 @@ class _Turn:
         if self.memory is not None:
             self.memory.begin(state, is_read=state.memory is loaded)
         run = Run(self.agent, request, plan, state, self.model, self.tools, self.live, results.updates, self.memory)
-        await self.live.started(request.run_id, self.agent.id)
+        await self.live.started(request.run_id, self.agent.id, self._resumed)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
         except Aborted as aborted:
@@ -186,11 +189,38 @@ class _Turn:
         except Stopped:
             answered = await run.cut(self.provider)
             if answered is None:
-                return _Ready(TurnResult(request.run_id, self.agent.id, self.provider, (), (), state.thread))
+                return _Ready(
+                    TurnResult(
+                        request.run_id, self.agent.id, self.provider, (), (), state.thread, resumed=self._resumed
+                    )
+                )
         except BaseException:  # hung up, out of time, or the model failed: what was seen is kept (DESIGN 4)
             await asyncio.shield(self._keep(run, request, state))
             raise
         return await self._ready(run, request, state, answered)
+
+    @property
+    def _resumed(self) -> Step | None:
+        return self.request.resumes.step if self.request.resumes else None
+
+    async def _still_waiting(
+        self, request: TurnRequest, state: TurnState, updates: tuple[MessageUpdate, ...]
+    ) -> "_Ready | None":
+        """Where the caller brings results for an answer that waits for approvals too, and says nothing new: they are
+        stored, and the run waits on."""
+        answer = next((u.content for u in updates if suspension.waits(u.content)), None)
+        run_id = suspension.run_id_of(answer) if answer is not None else None
+        if run_id is None or state.thread is None or not self.plan.stores or prompt.divided(request, state).new:
+            return None
+        waiting = await self.plan.storage.get_suspended_run(run_id)
+        if waiting is None or not waiting.waiting:
+            return None
+        run = Run(self.agent, request, self.plan, state, self.model, self.tools, self.live, updates, self.memory)
+        updates = await run.finished_updates()
+        await self.live.started(run_id, self.agent.id)
+        result = TurnResult(run_id, self.agent.id, self.provider, (), (), state.thread, suspended=waiting)
+        receipt = receipts.done(self.hold.receipt, request, result)
+        return _Ready(result, TurnCommit(state.thread, (), updates=updates, receipt=receipt))
 
     async def _keep(self, run: Run, request: TurnRequest, state: TurnState) -> None:
         """Store a run that is cut off, if a watcher has seen some of its answer."""
@@ -211,19 +241,25 @@ class _Turn:
             state.thread,
             answered.remembered,
             structured=answered.structured,
+            resumed=self._resumed,
         )
         if state.thread is None or not self.plan.stores:
             return _Ready(result)
-        job = await _job(self.agent, request, state, answered.messages)
+        shown = prompt.divided(request, state).known if self.plan.window == 0 else ()
+        record = suspension.record(self.agent, request, state.thread, answered.steps, answered.messages, shown)
+        messages = suspension.marked(answered.messages, record)
+        result = replace(result, messages=messages, suspended=record if record and record.waiting else None)
+        job = await _job(self.agent, request, state, messages)
         titles = request.options.generate_title
         at_once = self.live.sink is not None and titles is not None and titles.emit_event
         commit = TurnCommit(
             state.thread,
-            answered.messages,
+            messages,
             None if at_once else job,
             thread_metadata=run.thread_metadata,
             updates=answered.updates,
             receipt=receipts.done(self.hold.receipt, request, result),
+            suspended=record,
         )
         return _Ready(result, commit, job if at_once else None)
 
@@ -258,7 +294,12 @@ async def _load(plan: Plan, request: TurnRequest, receipt: Receipt | None) -> Tu
         raise ThreadGone(conversation.thread_id)
     if state.thread is not None and state.thread.resource_id != conversation.resource_id:
         raise AccessDenied
-    return state
+    if request.resumes is None:
+        return state
+    if state.thread is None:
+        raise NotFound("Thread not found")
+    known = {m.id for m in request.resumes.messages}  # they stand behind the history
+    return replace(state, history=tuple(m for m in state.history if m.id not in known))
 
 
 async def _created(plan: Plan, conversation: Conversation, known: WorkingMemory) -> TurnState:
@@ -284,7 +325,7 @@ def _opening(
 ) -> MessageList:
     """The list to begin with, its new input known to fit one transaction before anything is created or called."""
     given = prompt.divided(request, state)
-    if not given.new and not updates:
+    if not given.new and not updates and request.resumes is None:
         message = "holds no message that the thread does not have already, and no result that a call of it waits for"
         raise InvalidInput(Issue("messages", message))
     opening = prompt.opening(agent, request, given, state, now, window=window)

@@ -1,7 +1,8 @@
 """Tools: what a model may call, and how one call runs.
 
 A client-side tool has no function here: a call of it ends the run, the caller runs it and comes back
-with its result (`threadkeep.turn.client_results`).
+with its result (`threadkeep.turn.client_results`). A call that needs a person's approval suspends the run
+(`threadkeep.turn.approvals`).
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from threadkeep import jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
-from threadkeep.memory.history import result_text
+from threadkeep.memory.history import DECLINED, result_text
 from threadkeep.memory.messages import Content
 from threadkeep.models.port import ToolCall, ToolResult, ToolSpec
 from threadkeep.turn.context import RequestContext
@@ -43,6 +44,10 @@ class ToolInputInvalid(Exception):
         self.problems = dict(problems)
 
 
+class ToolRefused(Exception):
+    """A call that must not run; the text says why, to the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool. `parameters` and `output_schema` are JSON Schemas.
@@ -67,12 +72,17 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """A finished call: `result` for the caller, or `error`; `answer` for the model."""
+    """A finished call: `result` for the caller, or `error`; `answer` for the model.
+
+    A call that a person declined did not run: `denial` is then `{"id", "approved": False, "reason"?}`, and
+    `error` says so.
+    """
 
     call: ToolCall
     result: Json
     error: str | None
     answer: ToolResult
+    denial: Content | None = None
 
     @classmethod
     def read(cls, invocation: Content) -> "CallOutcome":
@@ -81,7 +91,14 @@ class CallOutcome:
         call = ToolCall(str(invocation.get("toolCallId")), str(invocation.get("toolName")), args)
         if invocation.get("state") == "result":
             return _done(call, invocation.get("result"))
-        return _failed(call, str(invocation.get("errorText", "")))
+        if invocation.get("state") == "output-denied":
+            return _denied(call, jsontext.as_object(invocation.get("approval")) or {})
+        return failed(call, str(invocation.get("errorText", "")))
+
+    @classmethod
+    def declined(cls, call: ToolCall, reason: str | None) -> "CallOutcome":
+        """A call that a person declined; the model reads the reason."""
+        return _denied(call, {"id": call.id, "approved": False, **({} if reason is None else {"reason": reason})})
 
     def with_result(self, result: Json) -> "CallOutcome":
         """The same call, finished with another result."""
@@ -90,6 +107,8 @@ class CallOutcome:
     @property
     def stored(self) -> Content:
         """The outcome inside a stored tool part (MS-3)."""
+        if self.denial is not None:
+            return {"state": "output-denied", "approval": self.denial}
         if self.error is not None:
             return {"state": "output-error", "errorText": self.error}
         return {"state": "result", "result": self.result}
@@ -100,7 +119,7 @@ async def run_calls(
 ) -> tuple[CallOutcome, ...]:
     """Run the calls of one step, at most ten at a time; the outcomes keep the order of the calls.
 
-    Calls that the caller has to answer have no outcome.
+    Calls that the caller has to answer, and those that a person has to approve, have no outcome.
     """
     gate = asyncio.Semaphore(CONCURRENCY)
 
@@ -118,16 +137,20 @@ def offered(
     active: frozenset[str] | None,
     *,
     ask_first: bool = False,
+    suspends: bool = False,
     memory: Tool | None = None,
 ) -> Mapping[str, Tool]:
     """The tools of one run by name: the agent's, its memory's and the caller's; only `active` ones if that is given.
 
-    `ask_first`: every tool of the agent needs approval; its memory's never does. Raises `InvalidInput` for a
+    `ask_first`: every tool of the agent needs approval; its memory's never does. In a run that cannot be suspended
+    (`suspends` False) a tool that needs approval refuses to run. Raises `InvalidInput` for a
     client-side tool whose name is taken, `ConfigurationError` if a tool of the agent has the name of its memory's.
     """
     if memory is not None and memory.name in own:
         raise ConfigurationError(f"The tool name {memory.name} belongs to the agent's memory")
     tools = {name: replace(tool, require_approval=tool.require_approval or ask_first) for name, tool in own.items()}
+    if not suspends:
+        tools = {name: _refusing(tool) for name, tool in tools.items()}
     tools |= {memory.name: memory} if memory else {}
     if taken := [t.name for t in client if t.name in tools]:
         raise InvalidInput(*(Issue(f"clientTools.{name}", "the agent has a tool of this name") for name in taken))
@@ -135,15 +158,28 @@ def offered(
     return {name: tool for name, tool in tools.items() if active is None or name in active}
 
 
+def asks(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
+    """Whether a person has to approve the call before it runs. What could not run anyway asks nobody."""
+    tool = tools.get(call.name)
+    return tool is not None and tool.run is not None and tool.require_approval and call.invalid is None
+
+
+def unknown(call: ToolCall, tools: Mapping[str, Tool]) -> CallOutcome:
+    return failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
+
+
+def _refusing(tool: Tool) -> Tool:
+    async def refuse(args: dict[str, Json], context: ToolContext) -> Json:
+        raise ToolRefused(f"The tool {tool.name} needs a person's approval, which cannot be given here; it did not run")
+
+    return replace(tool, run=refuse, require_approval=False) if tool.run and tool.require_approval else tool
+
+
 async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome | None:
     tool = tools.get(call.name)
     if tool is None:
-        return _failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
-    if tool.run is not None and tool.require_approval:
-        return _failed(
-            call, f"The tool {call.name} needs a person's approval, which cannot be given here; it did not run"
-        )
-    return await run_call(tool, call, context)
+        return unknown(call, tools)
+    return None if asks(call, tools) else await run_call(tool, call, context)
 
 
 async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome | None:
@@ -156,9 +192,11 @@ async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutc
         return _done(call, await tool.run(call.args, context))
     except ToolInputInvalid as invalid:
         return _done(call, validation_result(call, invalid.problems))
+    except ToolRefused as refused:
+        return failed(call, str(refused))
     except Exception as error:  # a tool may raise anything; the model is told and goes on (LOOP-8)
         _log.warning("tool %s failed", call.name, exc_info=True)
-        return _failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        return failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 def validation_result(call: ToolCall, problems: Mapping[str, str]) -> Content:
@@ -177,5 +215,11 @@ def _done(call: ToolCall, result: Json) -> CallOutcome:
     return CallOutcome(call, result, None, ToolResult(call.id, call.name, result_text(result)))
 
 
-def _failed(call: ToolCall, error: str) -> CallOutcome:
+def failed(call: ToolCall, error: str) -> CallOutcome:
+    """A call whose tool did not bring a result."""
     return CallOutcome(call, None, error, ToolResult(call.id, call.name, error, is_error=True))
+
+
+def _denied(call: ToolCall, approval: Content) -> CallOutcome:
+    reason = str(approval.get("reason") or DECLINED)
+    return CallOutcome(call, None, reason, ToolResult(call.id, call.name, reason, is_error=True), approval)

@@ -1,0 +1,293 @@
+"""Decisions on the calls of a suspended run, and going on with it (MS-14).
+
+A decision is stored in two transactions. The first holds its effect: whoever claims the call runs its tool,
+and stores the outcome in the answer together with the run's record. The second is the rest of the run, an
+ordinary turn that begins behind that answer, once no call waits. A repeat finds what is done in the record: it
+never runs a tool again, and joins or takes up the rest. A process that dies while a tool runs leaves its claim
+until the deadline; only then a repeat may run the tool once more, with the same call id.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from threadkeep.errors import AccessDenied, Conflict, DeadlineExceeded, NotFound, ThreadGone, ThreadkeepError
+from threadkeep.models.port import ToolCall
+from threadkeep.storage.port import (
+    Include,
+    Message,
+    MessageUpdate,
+    Storage,
+    SuspendedCall,
+    SuspendedRun,
+    Thread,
+    TurnCommit,
+)
+from threadkeep.turn import events, receipts, suspension
+from threadkeep.turn.events import Event
+from threadkeep.turn.plan import Plan, own_context, planned
+from threadkeep.turn.processors.base import Aborted, RunFacts
+from threadkeep.turn.processors.pipeline import Pipeline
+from threadkeep.turn.receipts import Hold
+from threadkeep.turn.request import Repeatable, Resumed, Services, TurnAgent, TurnRequest
+from threadkeep.turn.result import TurnResult
+from threadkeep.turn.run import run_turn
+from threadkeep.turn.stored_steps import metadata_of, stored_steps
+from threadkeep.turn.tools import CallOutcome, ToolContext, failed, run_call, unknown
+
+T = TypeVar("T")
+
+_ATTEMPTS = 8  # other writers of the same answer or thread that may come first
+_HELD_BACK = "The tool ran, but what it returned was held back"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided about a call. The model reads the reason where the call is declined."""
+
+    call_id: str
+    approved: bool
+    reason: str | None = None
+
+
+async def suspended_run(storage: Storage, run_id: str, agent_id: str, resource_id: str | None) -> SuspendedRun:
+    """The record of an agent's run.
+
+    Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
+    """
+    run = await storage.get_suspended_run(run_id)
+    if run is None or run.agent_id != agent_id:
+        raise NotFound(f"No suspended run {run_id} of agent {agent_id}")
+    if resource_id not in (None, run.resource_id):
+        raise AccessDenied("Access denied: the run belongs to a different resource")
+    return run
+
+
+async def decide(
+    agent: TurnAgent, request: TurnRequest, run: SuspendedRun, decision: Decision, services: Services
+) -> TurnResult:
+    """Decide a call of `run`, a record just read, and go on with the run unless another call waits.
+
+    `request` is `suspension.request_of` the run. The result has the step of the call in `resumed`; it is
+    suspended while calls wait. A decision that was taken before gets the same answer again. Raises `NotFound`
+    if the run has no such call, or its thread or answer is gone, `Conflict` if the call was decided otherwise, or
+    the agent may not write to the thread any more, and what `run_turn` raises. What the tool did is stored even
+    if the rest of the run fails; repeating the decision then goes on with it.
+    """
+    own = own_context(agent, request)
+    plan = planned(agent, own, services)
+    if not plan.stores:
+        raise Conflict("The agent stores nothing any more, so that no call of it can be decided")
+    began = asyncio.get_running_loop().time()
+    decided = await _whole(_Decided(agent, own, plan, decision).in_time(run))
+    resumed, stopped = decided.resumed, decided.stopped
+    if isinstance(stopped, Aborted):
+        return await _told(own, replace(decided.result, tripwire=stopped.tripwire, suspended=None))
+    if stopped is not None:
+        raise stopped
+    rest = _rest(resumed.run, decided.call)
+    if resumed.run.waiting or (not resumed.run.open and await plan.storage.get_receipt(rest.key) is None):
+        return await _ended(own, decided)
+    left = None if request.deadline is None else request.deadline - (asyncio.get_running_loop().time() - began)
+    return await run_turn(agent, replace(request, resumes=resumed, repeat=rest, deadline=left), services)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """A decided call, as it is stored. `stopped` is what a processor raised over its result."""
+
+    call: SuspendedCall
+    resumed: Resumed
+    thread: Thread
+    stopped: Aborted | ThreadkeepError | None = None
+
+    @property
+    def result(self) -> TurnResult:
+        run, answer = self.resumed.run, next(m for m in self.resumed.messages if m.id == self.call.message_id)
+        return TurnResult(
+            run.run_id,
+            run.agent_id,
+            str(metadata_of(answer).get("provider", "")),
+            (),
+            (),
+            self.thread,
+            suspended=run if run.waiting else None,
+            resumed=self.resumed.step,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """One decision on its way into the store."""
+
+    agent: TurnAgent
+    request: TurnRequest
+    plan: Plan
+    decision: Decision
+
+    async def in_time(self, run: SuspendedRun) -> _Outcome:
+        try:
+            async with asyncio.timeout(self.request.deadline):
+                return await self._settled(run)
+        except TimeoutError as error:
+            text = f"The decision took longer than {self.request.deadline:g} s; nothing is stored of it"
+            raise DeadlineExceeded(f"{text}, though the tool may have done its work") from error
+
+    async def _settled(self, run: SuspendedRun) -> _Outcome:
+        """The call with its outcome, whoever decides it."""
+        while True:
+            call = self._call(run)
+            thread, messages = await self._messages(run, call)
+            if call.approved is not None:
+                return await self._known(run, call, thread, messages)
+            repeat = Repeatable(_key(run, call, "call"), "", waits=True, lasts=True, arrived=0)
+            async with receipts.held(self.plan.storage, replace(self.request, repeat=repeat)) as hold:
+                claimed = await self.plan.storage.load_turn(run.thread_id, last_messages=0, claim=hold.receipt)
+                if claimed.claimed is None:
+                    return await self._taken(run, call, thread, messages, hold)
+            await receipts.outcome(self.plan.storage, repeat, claimed.claimed, receipts.patience(self.request.deadline))
+            run = await self._read_again(run)
+
+    async def _known(
+        self, run: SuspendedRun, call: SuspendedCall, thread: Thread, messages: tuple[Message, ...]
+    ) -> _Outcome:
+        """A call that was decided before."""
+        if call.approved != self.decision.approved:
+            raise Conflict(f"The call was {'approved' if call.approved else 'declined'} already")
+        resumed = _resumed(run, call, messages)
+        await self._tell_call(call, resumed.step.response.tool_calls)
+        await self._tell(*(events.CallFinished(o) for o in resumed.step.outcomes if o.call.id == call.id))
+        return _Outcome(call, resumed, thread)
+
+    async def _taken(
+        self, run: SuspendedRun, call: SuspendedCall, thread: Thread, messages: tuple[Message, ...], hold: Hold
+    ) -> _Outcome:
+        """Run or decline a call that is ours alone, and store its outcome."""
+        made = ToolCall(call.id, call.name, call.args)
+        await self._tell_call(call, (made,))
+        outcome, stopped = await self._outcome(made, thread)
+        for _ in range(_ATTEMPTS):
+            after, update = self._after(run, call, messages, outcome)
+            receipt = receipts.finished(hold.receipt) if hold.receipt else None
+            try:
+                stored = await self.plan.storage.commit_turn(
+                    TurnCommit(thread, (), updates=(update,), receipt=receipt, suspended=after)
+                )
+            except ThreadGone:
+                raise
+            except Conflict:
+                run = await self._read_again(run)
+                call = self._call(run)
+                if call.approved is not None:
+                    raise
+                thread, messages = await self._messages(run, call)
+                continue
+            hold.needed = True
+            if stopped is None:
+                await self._tell(events.CallFinished(outcome))
+            now = {m.id: m for m in (*messages, *stored.updated)}
+            return _Outcome(call, _resumed(after, call, tuple(now.values())), stored.thread, stopped)
+        raise Conflict("The outcome of the call is not stored: others kept changing its answer")
+
+    async def _outcome(self, call: ToolCall, thread: Thread) -> tuple[CallOutcome, Aborted | ThreadkeepError | None]:
+        """What became of the call. A result that a processor refuses is not kept, but that the tool ran is."""
+        if not self.decision.approved:
+            return CallOutcome.declined(call, self.decision.reason), None
+        agent, request = self.agent, self.request
+        context = ToolContext(agent.id, request.run_id, call.id, thread.id, thread.resource_id, request.request_context)
+        tool = agent.tools.get(call.name)
+        done = await run_call(tool, call, context) if tool else None
+        facts = RunFacts(request.run_id, agent.id, thread.id, thread.resource_id, request.request_context, thread)
+        pipeline = Pipeline(self.plan.inputs, self.plan.outputs, facts, agent.max_processor_retries)
+        try:
+            return await pipeline.tool_result(done or unknown(call, agent.tools)), None
+        except (Aborted, ThreadkeepError) as error:
+            return failed(call, _HELD_BACK), error
+
+    def _after(
+        self, run: SuspendedRun, call: SuspendedCall, messages: tuple[Message, ...], outcome: CallOutcome
+    ) -> tuple[SuspendedRun, MessageUpdate]:
+        """The record and the answer once the outcome is stored. A run that cannot go on by itself is over then."""
+        answer = next(m for m in messages if m.id == call.message_id)
+        content = suspension.answered(answer.content, call.id, outcome.stored)
+        decided = tuple(replace(c, approved=self.decision.approved) if c == call else c for c in run.calls)
+        after = replace(run, calls=decided, revision=run.revision + 1)
+        if not after.waiting and (suspension.waits_for_caller(content) or suspension.steps_left(run) == 0):
+            after = replace(suspension.ended(after), revision=after.revision)
+        return after, MessageUpdate(answer, content)
+
+    def _call(self, run: SuspendedRun) -> SuspendedCall:
+        """The call of this id; that which waits, if the model used the id again."""
+        named = [call for call in run.calls if call.id == self.decision.call_id]
+        if not named:
+            raise NotFound(f"No call {self.decision.call_id} waits in run {run.run_id}")
+        return next((call for call in named if call.approved is None), named[-1])
+
+    async def _messages(self, run: SuspendedRun, call: SuspendedCall) -> tuple[Thread, tuple[Message, ...]]:
+        """The thread, and what the run has stored in it. Raises `NotFound` if thread or answer are gone."""
+        wanted = [Include(message_id) for message_id in run.message_ids]
+        found = await self.plan.storage.list_messages(
+            run.thread_id, resource_id=run.resource_id, per_page=0, include=wanted
+        )
+        rows = tuple(m for m in found.page.items if m.thread_id == run.thread_id)
+        if all(m.id != call.message_id for m in rows):
+            raise NotFound("The answer with the call was deleted")
+        return found.thread, rows
+
+    async def _read_again(self, run: SuspendedRun) -> SuspendedRun:
+        return await suspended_run(self.plan.storage, run.run_id, run.agent_id, run.resource_id)
+
+    async def _tell_call(self, call: SuspendedCall, made: tuple[ToolCall, ...]) -> None:
+        await self._tell(events.RunResumed(self.request.run_id, self.agent.id, call.message_id))
+        await self._tell(*(events.CallMade(m) for m in made if m.id == call.id))
+
+    async def _tell(self, *told: Event) -> None:
+        if self.request.watcher is not None:
+            for event in told:
+                await self.request.watcher(event)
+
+
+def _resumed(run: SuspendedRun, call: SuspendedCall, messages: tuple[Message, ...]) -> Resumed:
+    return Resumed(run, messages, stored_steps(next(m for m in messages if m.id == call.message_id))[-1])
+
+
+def _rest(run: SuspendedRun, call: SuspendedCall) -> Repeatable:
+    """How the rest of the run behind the answer with this call is recognised."""
+    return Repeatable(_key(run, call, "rest"), "", waits=True, lasts=True, arrived=0)
+
+
+def _key(run: SuspendedRun, call: SuspendedCall, of: str) -> str:
+    named = (call.id,) if of == "call" else ()
+    return receipts.key_of("approval", of, run.run_id, call.message_id, *named)
+
+
+async def _ended(request: TurnRequest, decided: _Outcome) -> TurnResult:
+    """A decision after which the model is not asked: others wait, the caller has to run tools, or no step is left."""
+    step, sink = decided.resumed.step, request.watcher
+    if sink is not None and not decided.resumed.run.waiting:
+        for call in step.pending:
+            await sink(events.CallMade(call))
+        await sink(events.StepFinished(step, continues=False))
+    return await _told(request, decided.result)
+
+
+async def _told(request: TurnRequest, result: TurnResult) -> TurnResult:
+    if request.watcher is not None:
+        for call in result.suspended.waiting if result.suspended else ():
+            await request.watcher(events.ApprovalNeeded(ToolCall(call.id, call.name, call.args)))
+        await request.watcher(events.RunFinished(result))
+    return result
+
+
+async def _whole(work: Awaitable[T]) -> T:
+    """The work's result. A caller that goes away waits for its end: nobody may be in doubt whether a tool ran."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # seen, so that nobody warns of it
+        raise
