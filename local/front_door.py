@@ -23,8 +23,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from threadkeep import bootstrap
 from threadkeep.errors import Unauthenticated
-from threadkeep.http import authorizer, stream
+from threadkeep.http import authorizer
 from threadkeep.http.asgi import StreamApp
+from threadkeep.http.routes import ROUTES
 
 CORS = {"access-control-allow-origin": "*"}
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -110,7 +111,7 @@ def main() -> None:
     port, home = sys.argv[1:]
     record = Path(home) / "stack.json"
     proxy = create_app(lambda: json.loads(record.read_text())["api_url"])
-    app = with_streams(proxy, StreamApp(stream.ROUTES, bootstrap.app))
+    app = with_streams(proxy, StreamApp(tuple(route for route in ROUTES if route.streams), bootstrap.app))
     uvicorn.run(app, host="127.0.0.1", port=int(port), access_log=False, log_level="warning")
 
 

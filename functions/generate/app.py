@@ -1,6 +1,6 @@
-"""POST /api/agents/{agentId}/generate, and tools that are called directly."""
+"""POST /api/agents/{agentId}/generate, its approvals, and tools that are called directly."""
 
 from threadkeep.bootstrap import app
-from threadkeep.http import gateway, generate, tools
+from threadkeep.http import approvals, gateway, generate, tools
 
-handler = gateway.handler((*generate.ROUTES, *tools.ROUTES), app)
+handler = gateway.handler((*generate.ROUTES, *approvals.ROUTES, *tools.ROUTES), app)

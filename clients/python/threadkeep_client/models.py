@@ -53,6 +53,8 @@ class Generated(Reply):
     messages: list[dict[str, Any]]
     remembered_messages: list[dict[str, Any]]
     tripwire: dict[str, Any] = {}
+    suspend_payload: dict[str, Any] = {}
+    resume_schema: str = ""
     object: Any = None
 
 
@@ -206,6 +208,27 @@ class ToolView(Reply):
 
 class User(Reply):
     id: str
+
+
+class WaitingCall(Reply):
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    requires_approval: bool
+
+
+class WaitingRun(Reply):
+    run_id: str
+    status: str
+    thread_id: str
+    resource_id: str
+    suspended_at: str
+    tool_calls: list[WaitingCall]
+
+
+class WaitingRuns(Reply):
+    runs: list[WaitingRun]
+    total: int
 
 
 class AgentView(Reply):

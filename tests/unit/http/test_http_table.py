@@ -72,6 +72,10 @@ EXPECTED = {
     "generate/execute-tool": 200,
     "generate/generate-client-tool": 200,
     "generate/generate-structured": 424,  # the model of this test does not answer in JSON
+    "generate/approve": 404,  # the store of this test holds no suspended run
+    "generate/approve-no-call": 400,
+    "generate/decline": 404,
+    "generate/suspended-runs": 200,
     "threads/get-foreign": 403,
     "threads/get-missing": 404,
     "threads/get-bad-id": 400,

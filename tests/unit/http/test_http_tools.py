@@ -101,9 +101,10 @@ def test_a_client_tool_with_the_name_of_the_agents_own_is_named() -> None:
     assert (status, reply["issues"][0]["field"]) == (400, "clientTools.getWeather")
 
 
-def test_require_tool_approval_holds_the_agents_tools_back() -> None:
+def test_without_a_thread_a_tool_that_needs_approval_is_refused_to_the_model() -> None:
     h = house(calls(("getWeather", {"city": "Oslo"})), "I may not.")
     reply = post(h, {"messages": "hi", "requireToolApproval": True})[1]
+    assert reply["text"] == "I may not."
     assert "needs a person's approval" in reply["toolResults"][0]["payload"]["result"]
 
 

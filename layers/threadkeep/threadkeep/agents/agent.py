@@ -20,7 +20,8 @@ from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # functions that only list agents need no turn
-    from threadkeep.agents.library import CallOptions, Said
+    from threadkeep.agents.library import CallOptions, Hook, Said
+    from threadkeep.storage.port import Storage
     from threadkeep.turn.events import Event
 
 T = TypeVar("T")
@@ -119,6 +120,38 @@ class Agent:
         async with aclosing(library.stream_in_process(*await library.prepared(self, messages, call))) as events:
             async for event in events:
                 yield event
+
+    async def resume(
+        self,
+        run_id: str,
+        call_id: str,
+        *,
+        approved: bool,
+        reason: str | None = None,
+        storage: "Storage | None" = None,
+        request_context: Mapping[str, Any] | None = None,
+        deadline: float | None = None,
+        on_step_finish: "Hook | None" = None,
+        on_finish: "Hook | None" = None,
+        on_title_generated: "Hook | None" = None,
+    ) -> TurnResult:
+        """Approve or decline a call of a run that waits for it, and go on with the run (MS-14).
+
+        `TurnResult.suspended` names what a run waits for. The tool runs once, however often this is called; the
+        model reads the reason of a decline. `request_context` is laid over that of the suspended run. `storage` and
+        hooks are as for `generate`. Raises `NotFound` for a run or call that does not exist (any more),
+        `Conflict` if the call was decided otherwise, and what `run_turn` raises.
+        """
+        from threadkeep.agents import library
+        from threadkeep.turn.approvals import Decision
+
+        hooks = library.Hooks(on_step_finish, on_finish, on_title_generated)
+        decision = Decision(call_id, approved, reason)
+        return await library.resume_in_process(self, run_id, decision, storage, request_context, deadline, hooks)
+
+    def storage_or(self, default: "Storage") -> "Storage":
+        """The store of the agent's own memory, where that is no function and names one; else the default."""
+        return (self.memory.storage if isinstance(self.memory, Memory) else None) or default
 
     def _by_name(self, tools: Sequence[Tool]) -> Mapping[str, Tool]:
         named = {tool.name: tool for tool in tools}

@@ -13,12 +13,14 @@ from pydantic.alias_generators import to_camel
 from threadkeep import ids
 from threadkeep.agents.speakers import Speaker
 from threadkeep.errors import InvalidInput, Issue, ModelUnavailable
+from threadkeep.jsontext import Json
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import Model, ModelSettings
 from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import Storage
 from threadkeep.turn.after import finish_turn
+from threadkeep.turn.approvals import Decision, decide, suspended_run
 from threadkeep.turn.context import SPEAKER_KEY, RequestContext
 from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.input import input_messages
@@ -27,6 +29,7 @@ from threadkeep.turn.request import Conversation, InputMessage, Services, TurnAg
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
 from threadkeep.turn.structured import StructuredOutput
+from threadkeep.turn.suspension import context_of, request_of
 from threadkeep.turn.tools import Tool
 from threadkeep.turn.watch import watched
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 Said = str | Sequence[str | dict[str, Any]]
 ThreadArgument = str | Mapping[str, Any]
 Hook = Callable[[Any], Awaitable[None] | None]
+Run = Callable[[TurnAgent, TurnRequest, Services], Awaitable[TurnResult]]
 
 _log = logging.getLogger(__name__)
 
@@ -110,22 +114,25 @@ async def prepared(
         request_context=values,
         client_tools=tuple(call.get("client_tools", ())),
         structured_output=call.get("structured_output"),
+        memory_options=_json_options(call.get("options")),
     )
     hooks = Hooks(call.get("on_step_finish"), call.get("on_finish"), call.get("on_title_generated"))
     return resolved, request, call.get("storage"), hooks
 
 
-async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks) -> TurnResult:
+async def run_in_process(
+    agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks, run: Run = run_turn
+) -> TurnResult:
     """Run a turn, then what is due after it (TT-2), and tell the hooks (LOOP-10).
 
-    `storage` None means the memory's own, or one that this process shares and forgets when it ends. A
-    title whose model is down stays due; it does not fail the turn.
+    `run` is what runs it. `storage` None means the memory's own, or one that this process shares and forgets
+    when it ends. A title whose model is down stays due; it does not fail the turn.
     """
     agent, models = _named_model(agent)
     services = Services(storage or _shared_store(), models)
     if hooks.step is not None:
         request = replace(request, on_step=_awaited(hooks.step))
-    result = await run_turn(agent, request, services)
+    result = await run(agent, request, services)
     if result.thread is not None:
         used = planned(agent, own_context(agent, request), services).storage
         title = await _titled(Services(used, models), result.thread.id, request.run_id)
@@ -134,6 +141,27 @@ async def run_in_process(agent: TurnAgent, request: TurnRequest, storage: Storag
     if hooks.finish is not None:
         await _awaited(hooks.finish)(result)
     return result
+
+
+async def resume_in_process(
+    agent: "Agent",
+    run_id: str,
+    decision: Decision,
+    storage: Storage | None,
+    request_context: Mapping[str, Any] | None,
+    deadline: float | None,
+    hooks: Hooks,
+) -> TurnResult:
+    """Decide a call of a suspended run and go on with it; otherwise as `run_in_process`."""
+    run = await suspended_run(agent.storage_or(storage or _shared_store()), run_id, agent.id, None)
+    context = context_of(run, request_context or {})
+    resolved = await agent.resolve(context)
+    request = replace(request_of(run, resolved, context), deadline=deadline)
+
+    async def decided(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
+        return await decide(agent, request, run, decision, services)
+
+    return await run_in_process(resolved, request, storage, hooks, decided)
 
 
 async def stream_in_process(
@@ -179,6 +207,11 @@ def options_of(agent: TurnAgent, call: Mapping[str, Any] | None) -> MemoryOption
     """The memory's options with the call's, in either spelling, merged in (CFG-7)."""
     base = agent.memory.options if agent.memory else MemoryOptions()
     return merged(base, None if call is None else _camel(call))
+
+
+def _json_options(call: Mapping[str, Any] | None) -> dict[str, Json] | None:
+    """The options of a call that JSON can say: those that a run keeps while it is suspended."""
+    return None if call is None else RequestContext(_camel(call)).to_json()
 
 
 def _camel(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,17 @@
 """The whole route table. Functions import only their own module's `ROUTES`; this is for what needs all of them."""
 
-from threadkeep.http import agents, generate, health, memory, stream, studio, tools, working_memory
+from threadkeep.http import (
+    agents,
+    approval_streams,
+    approvals,
+    generate,
+    health,
+    memory,
+    stream,
+    studio,
+    tools,
+    working_memory,
+)
 from threadkeep.http.route import Table
 
 ROUTES: Table = (
@@ -8,7 +19,9 @@ ROUTES: Table = (
     *agents.ROUTES,
     *studio.ROUTES,
     *generate.ROUTES,
+    *approvals.ROUTES,
     *stream.ROUTES,
+    *approval_streams.ROUTES,
     *tools.ROUTES,
     *memory.ROUTES,
     *working_memory.ROUTES,

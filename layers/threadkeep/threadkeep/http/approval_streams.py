@@ -1,0 +1,63 @@
+"""Approvals that are streamed: a decision, its result, and the rest of the run (spec-http 3, "Resumed streams")."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from threadkeep.config import settings
+from threadkeep.http import wire
+from threadkeep.http.approvals import DecisionBody, decided
+from threadkeep.http.chunks import Chunk
+from threadkeep.http.route import Call, Route, Table
+from threadkeep.http.stream import chunks_of
+
+
+async def approve_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+    """Run a call that waits for approval, and tell its result and the rest of its run."""
+    async with aclosing(_told(call, approved=True)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def decline_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+    """Tell the model that a call was declined, and tell the rest of its run."""
+    async with aclosing(_told(call, approved=False)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _told(call: Call[wire.ContextQuery, DecisionBody], *, approved: bool) -> AsyncGenerator[Chunk]:
+    """There is no `start`: the client has the run already. The call is told again, because clients need one."""
+    taken = await decided(call, approved=approved, deadline=settings().stream_deadline_seconds)
+    async with aclosing(chunks_of(taken.suspended.run_id, taken.run)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+def _route(path: str, operation: Any, summary: str) -> Route[wire.ContextQuery, DecisionBody, str]:
+    return Route(
+        "POST",
+        path,
+        "stream",
+        operation,
+        wire.ContextQuery,
+        DecisionBody,
+        str,
+        summary,
+        errors=(403, 404, 409, 413, 424, 503),
+        streams=True,
+    )
+
+
+ROUTES: Table = (
+    _route(
+        "/api/agents/{agentId}/approve-tool-call",
+        approve_tool_call,
+        "Approve a tool call and stream the rest of the run",
+    ),
+    _route(
+        "/api/agents/{agentId}/decline-tool-call",
+        decline_tool_call,
+        "Decline a tool call and stream the rest of the run",
+    ),
+)
