@@ -7,7 +7,15 @@ import pytest
 
 from tests.unit.fakes import FakeModel, Gate, calls, says
 from threadkeep import Agent, Memory, StructuredOutput, Tool, ToolContext, schema_tool
-from threadkeep.errors import AccessDenied, ConfigurationError, DeadlineExceeded, InvalidInput, ModelUnavailable
+from threadkeep.errors import (
+    AccessDenied,
+    ConfigurationError,
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    ModelUnavailable,
+    NotFound,
+)
 from threadkeep.storage.memory import InMemoryStorage
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -198,3 +206,36 @@ async def test_th17_a_watched_run_is_refused_like_any_other():
 async def test_an_option_that_does_not_exist_is_named():
     with pytest.raises(TypeError, match="tread"):
         await agent("x").generate("hi", tread="t")
+
+
+# --- approvals -----------------------------------------------------------------------------------------------------
+
+
+async def test_ms14_a_run_that_waits_is_resumed_with_its_options_and_hooks():
+    careful = schema_tool("getWeather", CITY, weather, require_approval=True)
+    made, storage, told = agent(calls(("getWeather", {"city": "Oslo"})), "rain", tools=[careful]), InMemoryStorage(), []
+    asked = await made.generate(
+        "weather?", **MEMORY, storage=storage, options={"last_messages": 1}, request_context={"tenant": "blue"}
+    )
+    assert asked.finish_reason == "suspended" and asked.suspended is not None
+    assert asked.suspended.request["memory"] == {"lastMessages": 1}
+    (call,) = asked.suspended.waiting
+    done = await made.resume(
+        asked.run_id, call.id, approved=True, storage=storage, on_step_finish=told.append, on_finish=told.append
+    )
+    assert done.resumed is not None
+    assert done.resumed.outcomes[0].result == {"city": "Oslo", "for": "ana", "tenant": "blue"}
+    assert told == [*done.steps, done]
+    with pytest.raises(Conflict):
+        await made.resume(asked.run_id, call.id, approved=False, storage=storage)
+    with pytest.raises(NotFound):
+        await made.resume("no-such-run", call.id, approved=True, storage=storage)
+
+
+async def test_a_memory_with_a_store_of_its_own_keeps_its_suspended_runs_there():
+    careful = schema_tool("getWeather", CITY, weather, require_approval=True)
+    own = InMemoryStorage()
+    made = agent(calls(("getWeather", {"city": "Oslo"})), "rain", tools=[careful], memory=Memory(storage=own))
+    asked = await made.generate("weather?", **MEMORY)
+    assert await own.get_suspended_run(asked.run_id) is not None
+    assert (await made.resume(asked.run_id, "call-getWeather-0", approved=True)).text == "rain"
