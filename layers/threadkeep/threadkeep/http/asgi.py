@@ -20,7 +20,7 @@ from threadkeep.http import identity
 from threadkeep.http.app import App
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.route import Request, Route, Table
-from threadkeep.http.serve import MAX_REQUEST_BYTES, Reply, failed, opened
+from threadkeep.http.serve import CORS, MAX_REQUEST_BYTES, Reply, failed, opened
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,12 +29,11 @@ Send = Callable[[Message], Awaitable[None]]
 
 HEARTBEAT_SECONDS = 15.0
 _CONTEXT = "x-amzn-request-context"  # the gateway's request context; front doors remove it from what clients send
-_CORS = ("access-control-allow-origin", "*")
 _STREAM = (
     ("content-type", "text/event-stream"),
     ("cache-control", "no-cache"),
     ("x-accel-buffering", "no"),
-    _CORS,
+    *CORS.items(),
 )
 
 
@@ -109,7 +108,7 @@ async def _send(send: Send, text: str, *, more: bool = True) -> None:
 
 
 async def _answer(send: Send, reply: Reply) -> None:
-    headers = (("content-type", "application/json"), _CORS, *reply.headers.items())
+    headers = (("content-type", "application/json"), *CORS.items(), *reply.headers.items())
     await send({"type": "http.response.start", "status": reply.status, "headers": _encoded(headers)})
     await _send(send, reply.body, more=False)
 

@@ -13,17 +13,13 @@ from threadkeep.errors import InvalidInput, Issue, NotFound, TooLarge
 from threadkeep.http import identity
 from threadkeep.http.app import App
 from threadkeep.http.route import Request, Route, Table
-from threadkeep.http.serve import MAX_REQUEST_BYTES, Reply, failed, serve
+from threadkeep.http.serve import CORS, MAX_REQUEST_BYTES, Reply, failed, serve
 from threadkeep.http.size import MAX_REPLY_BYTES
 
 Event = dict[str, Any]
 Handler = Callable[[Event, object], dict[str, Any]]
 
-_HEADERS = {
-    "content-type": "application/json",
-    "access-control-allow-origin": "*",
-    "access-control-expose-headers": "Retry-After,ETag",
-}
+_HEADERS = {"content-type": "application/json", **CORS}
 
 
 def handler(table: Table, app: Callable[[], App]) -> Handler:

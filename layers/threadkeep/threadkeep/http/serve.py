@@ -18,6 +18,7 @@ from threadkeep.jsontext import Json
 
 MAX_REQUEST_BYTES = 4_718_592  # 4.5 MiB
 MAX_DEPTH = 100  # of nested arrays and objects
+CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "Retry-After,ETag"}
 
 M = TypeVar("M")
 
