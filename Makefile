@@ -7,7 +7,7 @@ export PYTHONPATH = layers/threadkeep:layers/agents:clients/python
 export SAM_CLI_TELEMETRY = 0
 unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
 
-.PHONY: setup run up down lint test mutants bench openapi deploy
+.PHONY: setup run up down studio lint test mutants bench openapi deploy
 
 setup:  ## Install what the lock files name, if they changed
 	@$(PYTHON3) local/setup.py
@@ -17,6 +17,9 @@ run: setup  ## Start everything and have a short conversation
 
 up: setup  ## Start and deploy on this machine. AGENTS=<folder> deploys another agents package, PORT=<port>
 	@$(PYTHON) -m local up $(if $(AGENTS),--agents "$(AGENTS)") $(if $(PORT),--port $(PORT))
+
+studio: setup  ## Mastra Studio for this machine's stack, or for URL=<base URL of a deployment> with API_KEY
+	@$(PYTHON) -m local studio $(if $(AGENTS),--agents "$(AGENTS)") $(if $(PORT),--port $(PORT)) $(if $(URL),--url "$(URL)")
 
 down: setup  ## Stop; what is stored stays
 	@$(PYTHON) -m local down
@@ -35,7 +38,7 @@ test: lint
 	$(PYTHON) -m coverage run -m pytest tests/unit tests/contract
 	$(PYTHON) -m coverage report
 	$(PYTHON) -m pytest tests/infra tests/e2e
-	$(PYTHON) -m pytest tests/client
+	$(PYTHON) -m pytest tests/client tests/browser
 
 mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
 	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)

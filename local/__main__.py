@@ -1,4 +1,4 @@
-"""`python -m local up|down|status`: the application on this machine."""
+"""`python -m local up|down|status|studio`: the application on this machine."""
 
 import argparse
 import os
@@ -11,7 +11,9 @@ from pathlib import Path
 from local.models.choose import Choice, NoModel
 from local.models.process import SCRIPT_RECORD, find, listed_models, stop_all
 from local.models.remember import model_for_up, remember
-from local.stack import PARAMETERS, PASSED_ON, ROOT, Stack, StackError, answers
+from local.node import NodeError
+from local.stack import PARAMETERS, PASSED_ON, ROOT, Stack, StackError, answers, free_port
+from local.studio import BASE_PATH, StudioError, fetch
 
 HOME = ROOT / ".local/dev"
 ENV_FILE = ROOT / ".local/env"
@@ -81,10 +83,38 @@ def status(stack: Stack) -> int:
     return 0
 
 
-def run(command: str, agents: Path | None, port: int) -> int:
-    """One command of the command line. Returns the exit code. Raises `NoModel` or `StackError`."""
+def studio_for(url: str, token: str, port: int) -> None:
+    """Mastra Studio for a deployment elsewhere, until it is interrupted. Raises `StackError` if the port is taken.
+
+    What the page asks is passed on to `url` with `token`, unless that is empty or the page sends its own.
+    """
+    if free_port(port) != port:
+        raise StackError(f"Port {port} is taken; choose another one with PORT=...")
+    import uvicorn
+
+    from local.front_door import create_app
+    from local.studio import with_studio
+
+    proxy = create_app(lambda: url, f"{url} does not answer", trust_env=True)
+    say(f"Studio for {url} at http://127.0.0.1:{port}{BASE_PATH}; stop it with Ctrl-C")
+    if not token:
+        say("There is no API_KEY in the environment: give Studio an Authorization header in its settings")
+    app = with_studio(proxy, lambda: token)
+    uvicorn.run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning")
+
+
+def run(command: str, agents: Path | None, port: int, url: str) -> int:
+    """One command of the command line. Returns the exit code.
+
+    Raises `NoModel`, `StackError`, and for Studio `NodeError` or `StudioError`.
+    """
     if command == "status":
         return status(development_stack())
+    if command == "studio":
+        fetch(say)
+        if url:
+            studio_for(url, os.environ.get("API_KEY", ""), port)
+            return 0
     stack = development_stack(agents)
     with stack.alone():
         if command == "down":
@@ -95,18 +125,21 @@ def run(command: str, agents: Path | None, port: int) -> int:
         choice = model_for_up(os.environ, say)
         up(development_stack(agents, choice), port, choice)
     say(f"Model: {choice.about if choice else os.environ.get('DEFAULT_MODEL') or _NO_MODEL}")
+    if command == "studio":
+        say(f"Studio: {stack.base_url}{BASE_PATH}")
     return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
-    parser.add_argument("command", choices=["up", "down", "status"])
+    parser.add_argument("command", choices=["up", "down", "status", "studio"])
     parser.add_argument("--agents", type=Path, help="folder of the agents package to deploy")
     parser.add_argument("--port", type=int, default=PORT, help=f"port of the front door (default {PORT})")
+    parser.add_argument("--url", default="", help="base URL of a deployment elsewhere, for studio")
     options = parser.parse_args()
     try:
-        return run(options.command, options.agents, options.port)
-    except (NoModel, StackError) as error:
+        return run(options.command, options.agents, options.port, options.url)
+    except (NodeError, NoModel, StackError, StudioError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -17,21 +17,24 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from local.studio import with_studio
 from threadkeep import bootstrap
+from threadkeep.config import settings
 from threadkeep.errors import Unauthenticated
 from threadkeep.http import authorizer
 from threadkeep.http.asgi import StreamApp
 from threadkeep.http.routes import ROUTES
 
 CORS = {"access-control-allow-origin": "*"}
+SILENT = "The local stack does not answer; start it with make up"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade", "host", "content-length",
+    "transfer-encoding", "upgrade", "host", "content-length", "accept-encoding",
 }  # fmt: skip
 
 
@@ -40,12 +43,15 @@ def passed_on(name: str) -> bool:
     return name not in HOP_BY_HOP and not name.startswith("x-amzn-")
 
 
-def create_app(api_url: Callable[[], str]) -> Starlette:
-    """The front door to the API whose base URL `api_url` gives; it is asked again for each request."""
+def create_app(api_url: Callable[[], str], silent: str = SILENT, *, trust_env: bool = False) -> Starlette:
+    """The front door to the API whose base URL `api_url` gives; it is asked again for each request.
+
+    `silent` is what callers are told where the API does not answer. With `trust_env` it may be beyond a proxy.
+    """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
-        async with httpx.AsyncClient(timeout=120, trust_env=False) as app.state.client:
+        async with httpx.AsyncClient(timeout=120, trust_env=trust_env) as app.state.client:
             yield
 
     async def proxy(request: Request) -> Response:
@@ -56,12 +62,11 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
         headers = [(name, value) for name, value in request.headers.items() if passed_on(name)]
         client: httpx.AsyncClient = request.app.state.client
         try:
-            answer = await client.send(
-                httpx.Request(request.method, target, headers=headers, content=await request.body())
-            )
+            passed = httpx.Request(request.method, target, headers=headers, content=await request.body())
+            answer = await client.send(passed, stream=True)
+            response = await delivered(answer)
         except httpx.HTTPError:
-            return JSONResponse({"error": "The local stack does not answer; start it with make up"}, 503)
-        response = Response(answer.content, answer.status_code)
+            return JSONResponse({"error": silent}, 503)
         for name, value in answer.headers.multi_items():
             if passed_on(name) and name not in ("date", "server", "content-encoding"):
                 response.headers.append(name, value)
@@ -74,6 +79,22 @@ def create_app(api_url: Callable[[], str]) -> Starlette:
 
     routes = [Route("/{path:path}", proxy, methods=METHODS)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: refused})
+
+
+async def delivered(answer: httpx.Response) -> Response:
+    """The body of an answer: events as they come, all else in one piece."""
+    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        await answer.aread()
+        return Response(answer.content, answer.status_code)
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            async for piece in answer.aiter_bytes():
+                yield piece
+        finally:
+            await answer.aclose()
+
+    return StreamingResponse(pieces(), answer.status_code)
 
 
 def with_streams(proxy: ASGIApp, streams: StreamApp) -> ASGIApp:
@@ -111,7 +132,8 @@ def main() -> None:
     port, home = sys.argv[1:]
     record = Path(home) / "stack.json"
     proxy = create_app(lambda: json.loads(record.read_text())["api_url"])
-    app = with_streams(proxy, StreamApp(tuple(route for route in ROUTES if route.streams), bootstrap.app))
+    door = with_streams(proxy, StreamApp(tuple(route for route in ROUTES if route.streams), bootstrap.app))
+    app = with_studio(door, lambda: authorizer.service_key(settings().service_key_secret))
     uvicorn.run(app, host="127.0.0.1", port=int(port), access_log=False, log_level="warning")
 
 

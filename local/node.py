@@ -37,3 +37,12 @@ def install(folder: Path) -> None:
     if done.returncode:
         raise NodeError(f"npm ci in {folder} failed:\n{done.stdout}{done.stderr}")
     stamp.write_text(wanted)
+
+
+def pack(package: str, folder: Path) -> Path:
+    """Download the archive of `name@version` into `folder`, without what it needs. Raises `NodeError`."""
+    command = [str(NODE), str(_NPM), "pack", package, "--ignore-scripts", "--loglevel=error"]
+    done = subprocess.run(command, cwd=folder, env=environment({}), capture_output=True, text=True)
+    if done.returncode:
+        raise NodeError(f"npm pack {package} failed:\n{done.stdout}{done.stderr}")
+    return folder / done.stdout.split()[-1]

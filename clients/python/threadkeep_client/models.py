@@ -62,6 +62,19 @@ class Health(Reply):
     success: bool
 
 
+class Installed(Reply):
+    """
+    The switches by which Studio shows its pages. It looks up every package on npm, so none is named.
+    """
+
+    packages: list[Any]
+    is_dev: bool
+    cms_enabled: bool
+    live_kit_connection_route_enabled: bool
+    observability_enabled: bool
+    storage_type: str
+
+
 class Listener(Reply):
     enabled: bool
 
@@ -96,11 +109,6 @@ class MessagesPage(Reply):
     per_page: int | Literal[False]
     has_more: bool
     ui_messages: None
-
-
-class Package(Reply):
-    name: str
-    version: str
 
 
 class ProcessorView(Reply):
@@ -271,19 +279,6 @@ class Cloned(Reply):
     cloned_messages: list[Message]
     message_id_map: dict[str, str]
     has_more: bool = False
-
-
-class Installed(Reply):
-    """
-    The switches by which Studio shows its pages, and what is installed.
-    """
-
-    packages: list[Package]
-    is_dev: bool
-    cms_enabled: bool
-    live_kit_connection_route_enabled: bool
-    observability_enabled: bool
-    storage_type: str
 
 
 class ResourceMemory(Reply):

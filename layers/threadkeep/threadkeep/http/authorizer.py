@@ -41,7 +41,7 @@ def identify(token: str, config: Settings) -> Identity:
     """
     if token.count(".") == 2:
         return _tokens(config).verify(token)
-    if not hmac.compare_digest(_bytes(token), _bytes(_service_key(config.service_key_secret))):
+    if not hmac.compare_digest(_bytes(token), _bytes(service_key(config.service_key_secret))):
         raise Unauthenticated("the key is not the service key")
     return Identity("service")
 
@@ -79,8 +79,8 @@ def _tokens(config: Settings) -> "Tokens":
 _keys: dict[str, tuple[str, float]] = {}
 
 
-def _service_key(secret: str) -> str:
-    """The key in the secret, read again after `KEY_SECONDS`."""
+def service_key(secret: str) -> str:
+    """The key in the secret, read again after `KEY_SECONDS`. Raises `Unauthenticated` if there is none."""
     if not secret:
         raise Unauthenticated("no service key is configured")
     key, read_at = _keys.get(secret, ("", float("-inf")))

@@ -1,4 +1,4 @@
-"""What Mastra Studio asks for at start (spec-http 2.1, 2.6): who calls, what is installed, and what is not there.
+"""What Mastra Studio asks for at start (spec-http 2.1, 2.6): who calls, and what is there and what is not.
 
 Studio has pages for features that this service does not have. Each of them is answered as a Mastra server answers
 that has the feature and nothing in it: an empty list is quicker for a page than an error that it repeats.
@@ -6,7 +6,6 @@ that has the feature and nothing in it: an empty list is quicker for a page than
 
 from typing import Any
 
-import threadkeep
 from threadkeep.http import wire
 from threadkeep.http.route import Call, NoBody, Route, Table
 from threadkeep.jsontext import Json
@@ -38,15 +37,10 @@ class User(wire.Reply):
     id: str
 
 
-class Package(wire.Reply):
-    name: str
-    version: str
-
-
 class Installed(wire.Reply):
-    """The switches by which Studio shows its pages, and what is installed."""
+    """The switches by which Studio shows its pages. It looks up every package on npm, so none is named."""
 
-    packages: list[Package]
+    packages: list[Json]
     is_dev: bool
     cms_enabled: bool
     live_kit_connection_route_enabled: bool
@@ -80,7 +74,7 @@ async def current_user(call: Call[wire.Query, None]) -> User | None:
 
 async def installed_packages(call: Call[wire.Query, None]) -> Installed:
     return Installed(
-        packages=[Package(name="threadkeep", version=threadkeep.__version__)],
+        packages=[],
         is_dev=False,
         cms_enabled=False,
         live_kit_connection_route_enabled=False,
@@ -158,7 +152,7 @@ ROUTES: Table = (
         query=wire.Query,
         body=NoBody,
         reply=Installed,
-        summary="Tell what is installed",
+        summary="Tell which of its pages Studio may show",
     ),
     Route(
         method="GET",
