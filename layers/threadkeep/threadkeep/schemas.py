@@ -1,7 +1,7 @@
 """JSON Schema: which schemas can be used, and what is wrong with a value.
 
 Schemas come from callers and from deployers. They are never fetched (a `$ref` must stay inside its
-schema), and no regular expression in one can take exponential time.
+schema), and neither their references (`schemawork`) nor a regular expression can take exponential time.
 """
 
 from collections.abc import Iterable
@@ -9,19 +9,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from threadkeep import jsontext
+from threadkeep import jsontext, schemawork
 from threadkeep.jsontext import Json
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
+UNTOLD = ""  # the keyword of what is said of the whole value, where its rules cannot be told one by one
+
 _EXCERPT = 200  # characters of a reason: it may repeat the whole value
+_TOLD = 50  # reasons; a model that is told thousands learns no more
+_DEEPEST = 128  # levels of a value
+_EXPLAINED = 10_000  # steps; telling what is wrong takes far longer than finding that something is
+_BACKTRACKS = 20_000  # of one regular expression on one text
 
 
 def unusable(schema: Json) -> str | None:
     """The reason why this is no schema that can be used, or None."""
     try:
         _validator(jsontext.dumps(schema))
+        schemawork.check(schema)
     except ValueError as error:
         return str(error).partition("\n")[0][:_EXCERPT]
     return None
@@ -47,9 +54,16 @@ def problems(schema: Json, value: Json) -> dict[str, str]:
 
     Raises `ValueError` for a schema that is `unusable`.
     """
+    return by_path((dotted(rule.path), rule.reason) for rule in broken(schema, value))
+
+
+def by_path(reasons: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """All that is said of each path; after 50 reasons only how many more there are, at `root`."""
     found: dict[str, list[str]] = {}
-    for rule in broken(schema, value):
-        found.setdefault(dotted(rule.path), []).append(rule.reason)
+    said = list(reasons)
+    more = len(said) - _TOLD
+    for path, reason in [*said[:_TOLD], *([("root", f"and {more} more")] if more > 0 else ())]:
+        found.setdefault(path, []).append(reason)
     return {path: "; ".join(dict.fromkeys(reasons)) for path, reasons in found.items()}
 
 
@@ -61,10 +75,26 @@ def dotted(path: Iterable[str | int]) -> str:
 def broken(schema: Json, value: Json) -> list[Broken]:
     """The rules that the value breaks. Where only one of several alternatives is not null, that one's rules.
 
+    A single one, `UNTOLD` and without a path, for a value of more than 128 levels, one that takes too long to
+    check (`schemawork`), and one that breaks the schema in more ways than can be told.
     Raises `ValueError` for a schema that is `unusable`.
     """
-    errors = _validator(jsontext.dumps(schema)).iter_errors(value)
-    return [_broken(inner) for error in errors for inner in _precise(error)]
+    validator = _validator(jsontext.dumps(schema))
+    if jsontext.depth(value) > _DEEPEST:
+        return [_untold(f"may have at most {_DEEPEST} levels")]
+    value = jsontext.sendable(value)
+    steps = schemawork.steps(schema, value)
+    if steps is None:
+        return [_untold("takes too long to check against the schema, whose alternatives look alike")]
+    if validator.is_valid(value):
+        return []
+    if steps > _EXPLAINED:
+        return [_untold("breaks the schema, and is too large to tell where")]
+    return [_broken(inner) for error in validator.iter_errors(value) for inner in _precise(error)]
+
+
+def _untold(reason: str) -> Broken:
+    return Broken((), (), UNTOLD, reason)
 
 
 def _broken(error: "ValidationError") -> Broken:
@@ -101,7 +131,8 @@ def _is_null(branch: list["ValidationError"], error: "ValidationError") -> bool:
 def _validator(schema: str) -> "Validator":
     import jsonschema_rs
 
-    return jsonschema_rs.validator_for(jsontext.loads(schema), retriever=_refuse)
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS)
+    return jsonschema_rs.validator_for(jsontext.loads(schema), retriever=_refuse, pattern_options=patterns)
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -28,11 +28,7 @@ def refusals(schema: Schema, stored: Json, update: Json, result: Json) -> dict[s
 
 def reasons(found: Iterable[Broken]) -> dict[str, str]:
     """Broken rules by the dotted path of the value, or of the property that is missing or not allowed."""
-    by_path: dict[str, list[str]] = {}
-    for rule in found:
-        for path, reason in _told(rule):
-            by_path.setdefault(path, []).append(reason)
-    return {path: "; ".join(dict.fromkeys(told)) for path, told in by_path.items()}
+    return schemas.by_path(told for rule in found for told in _told(rule))
 
 
 def _told(rule: Broken) -> Iterator[tuple[str, str]]:
@@ -44,9 +40,11 @@ def _told(rule: Broken) -> Iterator[tuple[str, str]]:
 
 
 def _is_fault(rule: Broken, stored: Json, update: Json, was_before: bool) -> bool:
+    if rule.keyword == schemas.UNTOLD:
+        return True
     reached, part = _walk(update, rule.path)
     if not reached:
-        return False
+        return not was_before
     fields = jsontext.as_object(part)
     if fields is None:
         return True

@@ -5,13 +5,12 @@ know unless they say otherwise; JSON Schema cannot say so, hence the annotation 
 """
 
 from typing import Any
-from urllib.parse import unquote
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from threadkeep import jsontext, schemas
+from threadkeep import jsontext, schemas, schemawork
 from threadkeep.jsontext import Json
 
 MAX_BYTES = 100_000  # of the schema as compact JSON in UTF-8
@@ -89,20 +88,7 @@ def resolved(schema: Json, root: Schema) -> Schema:
 
 def referred(node: Schema, root: Schema) -> Schema | None:
     """What the `$ref` of a schema points at inside `root`; None without one, or where it leads nowhere."""
-    ref = node.get("$ref")
-    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-        return None
-    found: Json = root
-    for step in unquote(ref[2:]).split("/") if len(ref) > 1 else ():
-        found = _member(found, step.replace("~1", "/").replace("~0", "~"))
-    return jsontext.as_object(found)
-
-
-def _member(node: Json, step: str) -> Json:
-    items = jsontext.as_array(node)
-    if items is not None:
-        return dict(enumerate(items)).get(int(step)) if step.isdecimal() and len(step) < 9 else None
-    return (jsontext.as_object(node) or {}).get(step)
+    return jsontext.as_object(schemawork.referred(node.get("$ref"), root))
 
 
 def only_alternative(node: Schema) -> Schema | None:
