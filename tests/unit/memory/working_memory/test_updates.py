@@ -221,6 +221,14 @@ def test_w14_a_stored_text_that_is_no_object_counts_as_absent(stored):
     assert done == ToolUpdate('{"age":1}', {"success": True})
 
 
+@pytest.mark.parametrize("levels", [32, 200, 900, 5000])
+def test_w14_a_stored_text_that_is_too_deep_counts_as_absent(levels):
+    """Another agent may have stored it as text."""
+    stored = '{"a":' * (levels + 1) + "1" + "}" * (levels + 1)
+    assert by_tool(options(SCHEMA), stored, {"memory": {"age": 1}}).text == '{"age":1}'
+    assert patched(options(SCHEMA), stored, {"age": 1}) == '{"age":1}'
+
+
 def test_wm17_numbers_keep_their_spelling_and_the_text_is_compact():
     text = '{ "age": 3, "n": 12345678901234567890, "f": 0.1 }'
     assert by_tool(options(SCHEMA), text, {"memory": {"name": "é"}}).text == (
@@ -279,6 +287,16 @@ def test_wm17_a_rule_about_the_whole_object_refuses_only_what_the_update_broke()
     linked = SCHEMA | {"dependentRequired": {"age": ["name"]}}
     assert refused(linked, {"memory": {"age": 1}}, "") == {"name": "is required"}
     assert updated(linked, {"memory": {"name": None}}, '{"name":"A","age":1}') == {"age": 1}
+
+
+def test_wm17_a_rule_about_another_field_refuses_the_update_that_broke_it():
+    """`kind` decides what `amount` may be; the update of one is judged with the other that is stored."""
+    then = {"properties": {"amount": {"type": "number"}}}
+    when = {"properties": {"kind": {"const": "sum"}}, "required": ["kind"]}
+    schema = {"type": "object", "properties": {"kind": TEXT, "other": TEXT}, "if": when, "then": then}
+    assert list(refused(schema, {"memory": {"kind": "sum"}}, '{"amount":"much"}')) == ["amount"]
+    broken = '{"amount":"much","kind":"sum"}'
+    assert by_tool(options(schema), broken, {"memory": {"other": "x"}}).text == broken[:-1] + ',"other":"x"}'
 
 
 def test_wm17_a_new_object_is_judged_as_a_whole():

@@ -28,7 +28,7 @@ class ToolUpdate:
 def replaced(options: WorkingMemoryOptions, stored: str, text: str) -> str:
     """A whole new text. With a schema it is a JSON object that the schema accepts, or empty, and is kept as it is."""
     text = jsontext.valid(text)
-    if options.json_schema is None:
+    if options.json_schema is None or len(text) > options.max_bytes:
         return _sized(options, text)
     if not text.strip():
         return ""
@@ -93,11 +93,12 @@ def _merged(options: WorkingMemoryOptions, schema: Schema, stored: str, update: 
 
 
 def stored_object(stored: str) -> dict[str, Json]:
-    """The stored JSON object; empty where the text is something else, which then counts as absent (W14)."""
+    """The stored JSON object; empty where the text is something else, or too deep: it counts as absent then (W14)."""
     try:
-        return jsontext.as_object(jsontext.loads(stored)) or {}
+        found = jsontext.as_object(jsontext.loads(stored)) or {}
     except ValueError:
         return {}
+    return found if jsontext.depth(found) <= MAX_DEPTH else {}
 
 
 def _parsed(text: str) -> Json:
