@@ -406,11 +406,30 @@ def test_a_writer_in_between_is_met_and_merged_with(house: House, monkeypatch: p
     assert json.loads(stored(house).text) == {"name": "Lin", "prefs": {"size": "M", "color": "red"}}
 
 
-def test_who_loses_for_too_long_is_503(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h09_who_loses_for_too_long_is_409_with_the_version_that_is_stored(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = house.store.put_working_memory
+
+    async def put(write: MemoryWrite) -> WorkingMemory:
+        there = await house.store.get_working_memory(write.target)
+        await usual(MemoryWrite(write.target, f"{there.version + 1}", there, "other"))
+        return await usual(write)
+
+    monkeypatch.setattr("threadkeep.http.working_memory.WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(house.store, "put_working_memory", put)
+    status, body = of_resource(house, "PUT", {"workingMemory": "x"})
+    version = stored(house).version
+    assert version >= 1
+    assert (status, body["version"], house.headers["etag"]) == (409, version, f'"{version}"')
+    assert "other writers kept winning" in body["error"]
+
+
+def test_a_store_that_hangs_is_503(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr("threadkeep.http.working_memory.WRITE_SECONDS", 0.01)
+    monkeypatch.setattr("threadkeep.http.working_memory.STORE_SECONDS", 0.01)
     monkeypatch.setattr("threadkeep.http.working_memory.changed", never)
     assert of_resource(house, "PUT", {"workingMemory": "x"})[0] == 503
 

@@ -112,6 +112,19 @@ def test_h09_all_get_through_and_none_is_lost(
     assert loop.time() <= seconds
 
 
+def test_h09_who_loses_for_too_long_is_told_the_version_that_is_stored(loop: Loop) -> None:
+    class Busy(Store):
+        async def put_working_memory(self, write: MemoryWrite) -> WorkingMemory:
+            self.memory = WorkingMemory("{}", self.memory.version + 1)
+            return await super().put_working_memory(write)
+
+    store = Busy(random.Random(1))
+    with pytest.raises(VersionMismatch, match="other writers kept winning") as caught:
+        loop.run_until_complete(write(store, adding("a"), seconds=25))
+    assert caught.value.version == store.memory.version
+    assert 25 <= loop.time() <= 25.1
+
+
 async def test_two_writers_that_collide_need_one_request_more() -> None:
     store = Store(random.Random(1), 0)
     one, two = await together(store, 2)

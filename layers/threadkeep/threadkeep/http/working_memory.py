@@ -19,7 +19,8 @@ from threadkeep.memory.working_memory.updates import patched, replaced
 from threadkeep.memory.working_memory.writing import changed
 from threadkeep.storage.port import MemoryRevision, MemoryScope, MemoryTarget, Storage, Thread, WorkingMemory
 
-WRITE_SECONDS = 25  # the gateway gives up after 29
+WRITE_SECONDS = 25  # of losing to others; one more round may follow
+STORE_SECONDS = 27  # the gateway gives up after 29
 MERGE_PATCH = "application/merge-patch+json"
 
 _OF_THREAD = "/api/memory/threads/{threadId}/working-memory"
@@ -246,13 +247,13 @@ async def _write(
 ) -> WorkingMemory:
     """Apply the change on top of what others write meanwhile, if the version is the one that the request names.
 
-    Raises `PreconditionFailed`, `VersionMismatch`, `InvalidInput`, `StoreUnavailable` where
-    others keep winning for `WRITE_SECONDS`.
+    Raises `PreconditionFailed`, `VersionMismatch`, also where others keep winning for `WRITE_SECONDS`,
+    `InvalidInput`, `StoreUnavailable`.
     """
     match = versions.check(call.headers, stored.version)
     storage: Storage = call.app.storage
     try:
-        async with asyncio.timeout(WRITE_SECONDS):
+        async with asyncio.timeout(STORE_SECONDS):
             with memories.naming("workingMemory"):
                 written = await changed(
                     storage,
@@ -263,9 +264,10 @@ async def _write(
                     thread=thread,
                     expected=expected,
                     match=match,
+                    seconds=WRITE_SECONDS,
                 )
     except TimeoutError as error:
-        raise StoreUnavailable("Working memory is too busy: other writers kept winning") from error
+        raise StoreUnavailable("The store took too long to write working memory") from error
     return written.memory
 
 

@@ -12,6 +12,7 @@ by then; a pause without that read costs more than it saves. `docs/benchmarks.md
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,15 +48,17 @@ async def changed(
     thread: Thread | None = None,
     expected: int | None = None,
     match: int | None = None,
+    seconds: float = math.inf,
 ) -> Written:
     """Apply `change` to the stored text, on top of whatever others write meanwhile.
 
     `change` is pure and may raise; it is called for each attempt. `known` is what the caller has read already;
     that a text needs no change is judged by a fresh read. With `expected` (a version that the caller names) or
     `match` (the one of its If-Match) only that version is changed. Raises `VersionMismatch` (409) for another
-    `expected` version, or if other writers won 200 times, `PreconditionFailed` (412) for another `match`,
-    `NotFound`, `ThreadGone`, `StoreUnavailable`.
+    `expected` version, or if other writers won 200 times, or for so many `seconds`; `PreconditionFailed` (412)
+    for another `match`, `NotFound`, `ThreadGone`, `StoreUnavailable`.
     """
+    ends = asyncio.get_running_loop().time() + seconds
     current = await storage.get_working_memory(target) if known is None else known
     for attempt in range(ATTEMPTS):
         _check(current, expected, match)
@@ -71,15 +74,18 @@ async def changed(
             return Written(memory, current.version, attempt + 1)
         except MemoryMoved as moved:
             current = moved.current
+        left = ends - asyncio.get_running_loop().time()
+        if left <= 0:
+            break
         if attempt:
-            await _pause(attempt - 1)
+            await _pause(attempt - 1, left)
             current = await storage.get_working_memory(target)
     raise VersionMismatch(current.version, "Working memory is too busy: other writers kept winning; try again")
 
 
-async def _pause(earlier: int) -> None:
-    """Sleep with full jitter, for twice as long as the pause before at most."""
-    await asyncio.sleep(random.uniform(0, min(_CAP_SECONDS, _BASE_SECONDS * 2**earlier)))
+async def _pause(earlier: int, left: float) -> None:
+    """Sleep with full jitter, for twice as long as the pause before at most, and no longer than there is time left."""
+    await asyncio.sleep(min(left, random.uniform(0, min(_CAP_SECONDS, _BASE_SECONDS * 2**earlier))))
 
 
 def _check(current: WorkingMemory, expected: int | None, match: int | None) -> None:
