@@ -92,7 +92,8 @@ class SpeakerTurns(Processor):
     """Input processor: puts the speaker of the run around each new text of a user.
 
     The speaker is that of the request: over HTTP the user of the token, or whom a service names; in Python the
-    argument `speaker` of `Agent.generate`. Without one a text stays bare, but cannot pose as somebody's turn.
+    argument `speaker` of `Agent.generate`. Without one a text stays bare, but cannot pose as somebody's turn;
+    nor can the context and the answers that a request brings (MUT-7).
     """
 
     id = "speaker-turns"
@@ -104,8 +105,13 @@ class SpeakerTurns(Processor):
         def said(text: str) -> str:
             return as_user_turn(speaker, text) if speaker else harmless(text)
 
-        new = {m.id: m.with_text(said) for m in messages.of("input") if m.role == "user"}
-        return messages.edited([new.get(m.id, m) for m in messages.messages])
+        def safe(message: RunMessage) -> RunMessage:
+            if message.source not in ("input", "context") or message.role not in ("user", "assistant"):
+                return message
+            is_said = message.source == "input" and message.role == "user"
+            return message.with_text(said if is_said else harmless)
+
+        return messages.edited([safe(m) for m in messages.messages])
 
 
 def _speaker_of(value: Any) -> Speaker | None:
