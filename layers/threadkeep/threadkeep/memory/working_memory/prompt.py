@@ -22,7 +22,8 @@ _TAGS = (
     "observation", "reflection", "threadtitle", "memory",
 )  # fmt: skip
 _LONGEST = max(map(len, _TAGS))
-_OPENER = re.compile("[<\ufe64\uff1c]")  # what reads as an opening angle bracket
+# What reads as an opening angle bracket: wide and small ones, quotation marks, mathematical and ornamental brackets.
+_OPENER = re.compile("[<\u02c2\u1438\u2039\u2329\u276e\u2770\u27e8\u29fc\u3008\ufe3f\ufe64\uff1c]")
 _HEADER = re.compile("working_memory_system_instruction", re.IGNORECASE)
 
 _DATA_ONLY = (
