@@ -222,7 +222,7 @@ def _patched_plainly(stored: str, patch: dict[str, Json]) -> str:
         existing = None
     if existing is None:
         raise Conflict("The stored working memory is no JSON object: replace it with PUT")
-    return replaced(_PLAIN, stored, jsontext.dumps(merged(existing, patch)))
+    return replaced(_PLAIN, stored, jsontext.dumps(merged(existing, jsontext.sendable(patch))))
 
 
 async def _write_resource(

@@ -433,6 +433,15 @@ def test_h27_the_limit_holds_on_each_way_in_and_counts_bytes():
     assert over(lambda: by_tool(fields, '{"a":1}', {"memory": {"bcd": 2}})).endswith("has 15")
 
 
+def test_h24_two_keys_never_become_one():
+    stored = json.dumps({"\ufffd": "old"}, ensure_ascii=False)
+    for text in (
+        by_tool(options(SCHEMA), stored, {"memory": {"\udc00": "new"}}).text,
+        patched(options(SCHEMA), stored, {"\udc00": "new"}),
+    ):
+        assert text == json.dumps({"\ufffd": "new"}, ensure_ascii=False, separators=(",", ":"))
+
+
 @given(st.text() | st.text(alphabet="\ud800\udc00a"))
 def test_h24_every_text_can_be_stored_as_utf8(text):
     whole, by_text = replaced(options(), "", text), by_tool(options(), "", {"memory": text}).text or ""

@@ -68,6 +68,10 @@ def test_vn3_the_bare_template_does_not_start_a_memory(bare):
     assert call("", newMemory=bare)[0] is None
 
 
+def test_vn3_white_space_does_not_start_a_memory():
+    assert call("", newMemory=" \n")[0] is None
+
+
 def test_vn3_the_first_text_starts_a_memory():
     assert call("", newMemory="- Name: Sam") == ("- Name: Sam", "started new memory")
     text, _ = call("", newMemory="- Name: Sam", searchString="x", updateReason=CLARIFY)
@@ -80,7 +84,7 @@ def test_vn4_the_first_occurrence_is_replaced():
     assert call(KNOWN, searchString="- City: Bonn\n", updateReason=CLARIFY)[0] == "- Name: Sam\n- Was in Bonn: yes"
 
 
-@pytest.mark.parametrize("new", ["- Name: Sam", "Sam", "", DEFAULT_TEMPLATE, DEFAULT_TEMPLATE + "\n"])
+@pytest.mark.parametrize("new", ["- Name: Sam", "Sam", "", " \n", DEFAULT_TEMPLATE, DEFAULT_TEMPLATE + "\n"])
 def test_vn4_what_is_there_already_is_a_duplicate(new):
     assert call(KNOWN, newMemory=new)[0] is None
 

@@ -116,9 +116,10 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _shallow(fields: dict[str, Json]) -> dict[str, Json]:
+    """The fields as they can be stored: two keys must not become one then (case H24)."""
     if jsontext.depth(fields) > MAX_DEPTH:
         raise Invalid({"root": f"may have at most {MAX_DEPTH} levels"})
-    return fields
+    return jsontext.sendable(fields)
 
 
 def _sized(options: WorkingMemoryOptions, text: str) -> str:

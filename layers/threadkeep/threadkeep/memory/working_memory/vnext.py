@@ -51,7 +51,7 @@ def _placed(template: str, stored: str, passage: Passage) -> tuple[str | None, s
         return stored.replace(passage.search, passage.text, 1), "replaced the passage"
     if collapsed(passage.text) == collapsed(template):
         return None, "newMemory is the empty template; send what is new"
-    if not passage.text or passage.text in stored:
+    if not passage.text.strip() or passage.text in stored:
         return None, "duplicate: the memory has this already"
     if not stored:
         return passage.text, "started new memory"
