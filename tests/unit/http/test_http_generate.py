@@ -14,6 +14,11 @@ from threadkeep.turn.receipts import repeatable
 
 GENERATE = "/api/agents/{agentId}/generate"
 HI = {"messages": "hi", "memory": {"thread": "thr-1", "resource": "user-ada"}}
+SLOW = {  # looks at one value in 2^40 ways
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/L0"}},
+    "$defs": {f"L{n}": {"anyOf": [{"$ref": f"#/$defs/L{n + 1}"}] * 2} for n in range(40)} | {"L40": {}},
+}
 
 
 def generate(house: House, body: Any, agent: str = "assistant", **more: Any) -> tuple[int, Any]:
@@ -121,6 +126,10 @@ def test_no_messages_are_refused_in_the_documented_words(house: House, messages:
             HI | {"memory": {"thread": "t", "resource": "r", "options": {"lastMessages": -1}}},
             "memory.options.lastMessages",
         ),
+        (
+            HI | {"memory": HI["memory"] | {"options": {"workingMemory": {"enabled": True, "schema": SLOW}}}},
+            "memory.options.workingMemory.schema",
+        ),
         (HI | {"maxSteps": -1}, "maxSteps"),
         (HI | {"maxSteps": "3"}, "maxSteps"),
         (HI | {"toolChoice": {"type": "tool", "toolName": "nope"}}, "toolChoice.toolName"),
@@ -131,6 +140,8 @@ def test_no_messages_are_refused_in_the_documented_words(house: House, messages:
         (HI | {"clientTools": {"x": {"inputSchema": {"$ref": "http://127.0.0.1/x"}}}}, "clientTools.x.inputSchema"),
         (HI | {"structuredOutput": {}}, "structuredOutput.schema"),
         (HI | {"structuredOutput": {"schema": {"pattern": "("}}}, "structuredOutput.schema"),
+        (HI | {"structuredOutput": {"schema": SLOW}}, "structuredOutput.schema"),
+        (HI | {"clientTools": {"x": {"inputSchema": SLOW}}}, "clientTools.x.inputSchema"),
         (HI | {"structuredOutput": {"schema": {}, "errorStrategy": "hope"}}, "structuredOutput.errorStrategy"),
         (HI | {"requireToolApproval": 1}, "requireToolApproval"),
     ],

@@ -63,6 +63,15 @@ async def test_loop11_an_answer_that_breaks_the_schema_fails_and_nothing_is_stor
     assert await h.stored() == ()
 
 
+async def test_loop11_an_answer_that_is_too_deep_or_takes_too_long_to_check_fails(house):
+    level = {"anyOf": [{"type": "object", "properties": {"a": {"$ref": "#/$defs/T"}}}] * 2}
+    schema = {"$ref": "#/$defs/T", "$defs": {"T": level}}
+    for levels, reason in ((300, "128 levels"), (40, "too long to check")):
+        h = house('{"a":' * levels + "1" + "}" * levels)
+        with pytest.raises(OutputInvalid, match=reason):
+            await h.turn("n?", structured_output=StructuredOutput(schema))
+
+
 async def test_loop11_a_fallback_takes_the_place_of_a_broken_answer(house):
     h = house("Rome")
     wanted = StructuredOutput(SCHEMA, error_strategy="fallback", fallback_value={"city": "?", "n": 0})

@@ -383,6 +383,14 @@ def test_wm6_a_whole_text_has_all_that_is_required():
     assert caught.value.problems == {"age": "is required"}
 
 
+@pytest.mark.parametrize(("value", "kind"), [(None, "null"), ({"a": 1}, "object"), (7, "number"), (b"x", "bytes")])
+def test_wm6_what_is_no_text_is_refused(value, kind):
+    for schema in (None, SCHEMA):
+        with pytest.raises(Invalid) as caught:
+            replaced(options(schema), "", value)
+        assert caught.value.problems == {"root": f"expected a string, received {kind}"}
+
+
 def test_wm6_an_empty_text_empties_the_memory():
     assert replaced(options(), "x", "") == ""
     assert replaced(options(REQUIRED), "{}", "") == replaced(options(REQUIRED), "{}", " \n") == ""

@@ -25,8 +25,10 @@ class ToolUpdate:
     result: dict[str, Json]
 
 
-def replaced(options: WorkingMemoryOptions, stored: str, text: str) -> str:
+def replaced(options: WorkingMemoryOptions, stored: str, text: Json) -> str:
     """A whole new text. With a schema it is a JSON object that the schema accepts, or empty, and is kept as it is."""
+    if not isinstance(text, str):
+        raise Invalid({"root": f"expected a string, received {jsontext.kind(text)}"})
     text = jsontext.valid(text)
     if options.json_schema is None or len(text) > options.max_bytes:
         return _sized(options, text)
