@@ -1,6 +1,6 @@
-"""POST /api/agents/{agentId}/generate, its approvals, and tools that are called directly."""
+"""POST /api/agents/{agentId}/generate, its approvals, messages sent to threads, and tools that are called directly."""
 
 from threadkeep.bootstrap import app
-from threadkeep.http import approvals, gateway, generate, tools
+from threadkeep.http import approvals, gateway, generate, live, tools
 
-handler = gateway.handler((*generate.ROUTES, *approvals.ROUTES, *tools.ROUTES), app)
+handler = gateway.handler((*generate.ROUTES, *approvals.ROUTES, *live.ROUTES, *tools.ROUTES), app)

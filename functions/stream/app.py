@@ -1,7 +1,10 @@
-"""POST /api/agents/{agentId}/stream and its kin: an ASGI app, run by `run.sh` behind the Lambda Web Adapter."""
+"""POST /api/agents/{agentId}/stream and its kin, and subscriptions: an ASGI app behind the Lambda Web Adapter.
+
+`run.sh` starts it.
+"""
 
 from threadkeep.bootstrap import app as services
-from threadkeep.http import approval_streams, stream
+from threadkeep.http import approval_streams, live, stream
 from threadkeep.http.asgi import StreamApp
 
-app = StreamApp((*stream.ROUTES, *approval_streams.ROUTES), services)
+app = StreamApp((*stream.ROUTES, *approval_streams.ROUTES, *live.STREAMS), services)

@@ -30,6 +30,7 @@ BUDGETS = {
     "stream": Budget(400),
     "sweep": Budget(350),
     "threads": Budget(360),
+    "work": Budget(400),
     "working_memory": Budget(360),
 }
 

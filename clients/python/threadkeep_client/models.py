@@ -7,6 +7,10 @@ from typing import Any, Literal
 from threadkeep_client.reply import Reply
 
 
+class Aborting(Reply):
+    aborted: bool
+
+
 class BuilderSettings(Reply):
     """
     Whether agents can be made in Studio: they cannot, agents are code.
@@ -137,6 +141,16 @@ class SavedMessages(Reply):
     """
 
     messages: list[Message]
+
+
+class Signal(Reply):
+    id: str
+    type: str
+    tag_name: str
+    contents: Any
+    metadata: dict[str, Any] = {}
+    created_at: str
+    accepted_at: str
 
 
 class Status(Reply):
@@ -291,3 +305,9 @@ class ResourceMemory(Reply):
     updated_at: str | None
     writer: str | None
     revisions: list[Revision]
+
+
+class Sending(Reply):
+    accepted: bool
+    run_id: str
+    signal: Signal

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep.agents import Registry
 from threadkeep.config import settings
 from threadkeep.http.app import App
+from threadkeep.http.workers import Workers
 from threadkeep.models.registry import Models
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.dynamodb.bucket import Bucket
@@ -22,7 +23,18 @@ _CONNECTIONS = 50
 def app() -> App:
     """What HTTP operations need: storage, models and the deployer's agents."""
     own = services()
-    return App(storage=own.storage, registry=Registry.load(settings().agents_module), models=own.models)
+    function = settings().work_function
+    return App(
+        storage=own.storage,
+        registry=Registry.load(settings().agents_module),
+        models=own.models,
+        workers=workers(function) if function else None,
+    )
+
+
+def workers(function: str) -> Workers:
+    """What starts a function that does what was sent to threads."""
+    return Workers(cache(lambda: _client("lambda")), function)
 
 
 @cache

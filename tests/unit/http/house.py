@@ -11,8 +11,10 @@ from threadkeep.agents import Registry
 from threadkeep.http import gateway
 from threadkeep.http.app import App
 from threadkeep.http.routes import ROUTES
+from threadkeep.http.workers import Workers
 from threadkeep.models.port import ModelRequest, ModelResponse, Usage
 from threadkeep.models.registry import Models
+from threadkeep.storage.live import Channel
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import NewMessage, NewThread, TurnCommit
 
@@ -47,6 +49,16 @@ def current_time(zone: str) -> str:
     return zone
 
 
+class NoWorkers(Workers):
+    """Remembers for which threads a worker was wanted, and starts none."""
+
+    def __init__(self) -> None:
+        self.started: list[Channel] = []
+
+    async def start(self, channel: Channel) -> None:
+        self.started.append(channel)
+
+
 @dataclass
 class House:
     """One application. `call` sends one request through the gateway adapter, as API Gateway would."""
@@ -54,6 +66,7 @@ class House:
     model: CountingModel = field(default_factory=CountingModel)
     store: InMemoryStorage = field(default_factory=InMemoryStorage)
     agents: list[Agent] = field(default_factory=list[Agent])
+    workers: NoWorkers = field(default_factory=NoWorkers)
 
     def __post_init__(self) -> None:
         self.agents += [
@@ -61,7 +74,7 @@ class House:
             Agent(id="plain", model="fake/m", tools=[current_time]),
             Agent(id="picky", instructions=lambda context: f"You serve {context['tenant']}.", model="fake/m"),
         ]
-        self.app = App(self.store, Registry(self.agents), Models(adapters={"fake": self.model}))
+        self.app = App(self.store, Registry(self.agents), Models(adapters={"fake": self.model}), self.workers)
         self.handler = gateway.handler(ROUTES, lambda: self.app)
 
     def send(self, event: dict[str, Any]) -> tuple[int, Any]:

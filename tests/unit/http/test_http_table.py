@@ -15,7 +15,6 @@ from agents import agents
 from tests.unit.http.house import EVENTS, House
 from threadkeep.agents import Registry
 from threadkeep.http import openapi
-from threadkeep.http.app import App
 from threadkeep.http.routes import ROUTES
 
 ROOT = Path(__file__).parents[3]
@@ -51,6 +50,14 @@ EXPECTED = {
     "generate/generate-unknown-agent": 404,
     "generate/generate-empty": 400,
     "generate/generate-foreign": 403,
+    "generate/send-message": 200,
+    "generate/send-message-text": 200,
+    "generate/send-message-none": 400,
+    "generate/send-message-foreign": 403,
+    "generate/queue-message": 200,
+    "generate/signals": 200,
+    "generate/signals-reactive": 400,
+    "generate/abort": 200,
     "threads/create": 200,
     "threads/create-minimal": 200,
     "threads/create-as-user": 200,
@@ -161,7 +168,7 @@ def events() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example_events_get_the_status_that_they_are_named_for(house: House, name: str) -> None:
     shipped = [replace(agent, model="fake/m") for agent in agents]
-    house.app = App(house.store, Registry(shipped), house.app.models)
+    house.app = replace(house.app, registry=Registry(shipped))
     house.add_thread("thr-1", "user-ada", messages=2)
     status, reply = house.send(events()[name])
     assert status == EXPECTED[name], reply

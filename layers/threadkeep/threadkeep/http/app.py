@@ -7,13 +7,18 @@ from threadkeep.storage.port import Storage
 
 if TYPE_CHECKING:  # agents import model adapters and the deployer's code; only those who build an App need them
     from threadkeep.agents import Registry
+    from threadkeep.http.workers import Workers
     from threadkeep.models.registry import Models
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The adapters that `threadkeep.bootstrap` wired, one per process."""
+    """The adapters that `threadkeep.bootstrap` wired, one per process.
+
+    Without `workers` nothing can be sent to a thread, and nobody can subscribe to one.
+    """
 
     storage: Storage
     registry: "Registry"
     models: "Models"
+    workers: "Workers | None" = None

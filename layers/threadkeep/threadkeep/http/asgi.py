@@ -73,7 +73,7 @@ class StreamApp:
     def _patterns(self) -> list[tuple[Route[Any, Any, Any], re.Pattern[str]]]:
         return [(r, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", r.path))) for r in self._table]
 
-    async def _pour(self, chunks: AsyncGenerator[Chunk], receive: Receive, send: Send) -> None:
+    async def _pour(self, chunks: AsyncGenerator[Chunk | str], receive: Receive, send: Send) -> None:
         """Send chunks as they come, comments while none comes, and nothing more once the client has gone."""
         gone = asyncio.create_task(_gone(receive))
         waiting = asyncio.create_task(anext(chunks, None))
@@ -87,7 +87,7 @@ class StreamApp:
                     if chunk is None:
                         await _send(send, "data: [DONE]\n\n", more=False)
                         return
-                    await _send(send, f"data: {jsontext.dumps(chunk)}\n\n")
+                    await _send(send, _block(chunk))
                     waiting = asyncio.create_task(anext(chunks, None))
                 elif not done:
                     await _send(send, ": heartbeat\n\n")
@@ -96,6 +96,11 @@ class StreamApp:
             waiting.cancel()
             await asyncio.wait({gone, waiting})
             await chunks.aclose()
+
+
+def _block(told: Chunk | str) -> str:
+    """A chunk, or a comment, as it is sent."""
+    return f": {told}\n\n" if isinstance(told, str) else f"data: {jsontext.dumps(told)}\n\n"
 
 
 async def _gone(receive: Receive) -> None:

@@ -164,7 +164,7 @@ async def turn_of(
 
     A request is the repeat of another only on the same `route`.
     """
-    agent = _agent(call)
+    agent = agent_of(call)
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
     request_context = RequestContext.from_client(call.body.request_context | call.query.request_context)  # D-RC-2
@@ -194,7 +194,8 @@ async def turn_of(
     )
 
 
-def _agent(call: Call[Any, Any]) -> Agent:
+def agent_of(call: Call[Any, Any]) -> Agent:
+    """The agent that the path names. Raises `NotFound`."""
     agent_id = call.path["agentId"]
     agent = call.app.registry.get(agent_id)
     if agent is None:

@@ -15,6 +15,7 @@ R = TypeVar("R")
 
 NoBody = type(None)
 JSON = "application/json"
+Told = dict[str, Json] | str  # what a streaming operation yields: a chunk, or the text of a comment
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -67,13 +68,13 @@ class Route(Generic[Q, B, R]):
     `query`, `body` and `reply` are pydantic models (or types that pydantic can describe); what the
     operation returns is written by `reply`'s aliases. `errors` are the statuses it adds to the usual
     400, 401 and 500. `content_types` are those that a body may have. With `streams` the operation yields
-    chunks, JSON objects, as an async generator; `reply` is then `str`, the text of the event stream.
+    chunks, JSON objects, and comments, as an async generator; `reply` is then `str`, the text of the event stream.
     """
 
     method: Method
     path: str
     function: str
-    operation: Callable[[Call[Q, B]], Awaitable[R | Answer[R]] | AsyncGenerator[dict[str, Json]]]
+    operation: Callable[[Call[Q, B]], Awaitable[R | Answer[R]] | AsyncGenerator[dict[str, Json]] | AsyncGenerator[Told]]
     query: type[Q]
     body: type[B]  # `NoBody` where a body is neither needed nor read
     reply: type[R]

@@ -13,7 +13,7 @@ from threadkeep.errors import InvalidInput, Issue, ThreadkeepError, TooLarge
 from threadkeep.http import errors, query
 from threadkeep.http.app import App
 from threadkeep.http.logs import logger
-from threadkeep.http.route import Answer, Call, NoBody, Request, Route
+from threadkeep.http.route import Answer, Call, NoBody, Request, Route, Told
 from threadkeep.jsontext import Json
 
 MAX_REQUEST_BYTES = 4_718_592  # 4.5 MiB
@@ -43,12 +43,12 @@ async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> Repl
     return Reply(200, jsontext.dumps(plain), answer.headers)
 
 
-async def opened(route: Route[Any, Any, Any], request: Request, app: App) -> AsyncGenerator[dict[str, Json]]:
+async def opened(route: Route[Any, Any, Any], request: Request, app: App) -> AsyncGenerator[Told]:
     """The chunks of a streaming operation, once it has begun: what refuses the request is raised before."""
-    told = cast(AsyncGenerator[dict[str, Json]], route.operation(_checked(route, request, app)))
+    told = cast(AsyncGenerator[Told], route.operation(_checked(route, request, app)))
     first = await anext(told)
 
-    async def all_of() -> AsyncGenerator[dict[str, Json]]:
+    async def all_of() -> AsyncGenerator[Told]:
         async with aclosing(told):
             yield first
             async for chunk in told:
@@ -70,8 +70,8 @@ def failed(error: Exception, request_id: str) -> Reply:
 def _checked(route: Route[Any, Any, Any], request: Request, app: App) -> Call[Any, Any]:
     return Call(
         path={name: ids.from_path(name, raw) for name, raw in request.path.items()},
-        query=_parsed(route.query, _query(route, request), "query parameters"),
-        body=None if route.body is NoBody else _parsed(route.body, _json(request, route.content_types), "request body"),
+        query=parsed(route.query, _query(route, request), "query parameters"),
+        body=None if route.body is NoBody else parsed(route.body, _json(request, route.content_types), "request body"),
         raw=request.body,
         headers=request.headers,
         identity=request.identity,
@@ -101,7 +101,8 @@ def _json(request: Request, content_types: tuple[str, ...]) -> Json:
     return body
 
 
-def _parsed(model: type[M], given: Json, where: str) -> M:
+def parsed(model: type[M], given: Json, where: str) -> M:
+    """Input as its model has it. Raises `InvalidInput` naming each field that breaks a rule."""
     try:
         return _adapter(model).validate_python(given, by_alias=True, by_name=False)
     except ValidationError as error:

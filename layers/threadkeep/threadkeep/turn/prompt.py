@@ -53,7 +53,7 @@ def opening(
 def stored_form(message: InputMessage, at: Millis) -> NewMessage:
     """An input message as it will be stored; an id is made where the caller gave none."""
     parts = [{**part, "createdAt": at} for part in message.parts]
-    return NewMessage(message.id or new_id(), message.role, content(parts), at)
+    return NewMessage(message.id or new_id(), message.role, content(parts, message.metadata), at)
 
 
 def _system(agent: TurnAgent, request: TurnRequest) -> Sequence[SystemText]:

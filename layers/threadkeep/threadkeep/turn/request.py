@@ -45,12 +45,13 @@ class TurnAgent:
 class InputMessage:
     """A message of the caller. `parts` are stored parts (MS-2) without times; `id` only if the caller gave one.
 
-    A `tool` message holds results of client-side tools: invocations without arguments.
+    A `tool` message holds results of client-side tools: invocations without arguments. `metadata` is stored with it.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
     parts: tuple[Content, ...]
     id: str | None = None
+    metadata: dict[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)
