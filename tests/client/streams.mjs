@@ -26,3 +26,22 @@ export function assertOrder(seen, wanted) {
     at = next;
   }
 }
+
+/** A subscription to a thread. `until(type, count)`: the chunks so far, once there are so many of that type. */
+export async function subscribed(t, talk, by = talk.agent) {
+  const subscription = await by.subscribeToThread({ threadId: talk.thread, resourceId: talk.resource });
+  const seen = [];
+  const ended = subscription.processDataStream({ onChunk: async (chunk) => void seen.push(chunk) }).catch(() => {});
+  t.after(async () => (subscription.unsubscribe(), await ended));
+  async function until(type, count = 1) {
+    for (let waited = 0; of(seen, type).length < count; waited += 50) {
+      assert.ok(waited < 15_000, `no ${type} in ${JSON.stringify(seen.map((chunk) => chunk.type))}`);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    return seen;
+  }
+  return { until };
+}
+
+/** Sends a message to the thread of a conversation. */
+export const send = (talk, message, more = {}) => talk.agent.sendMessage({ message, resourceId: talk.resource, threadId: talk.thread, ...more });

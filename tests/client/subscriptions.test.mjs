@@ -3,26 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { assertOrder, of, reason, text } from "./streams.mjs";
+import { assertOrder, of, reason, send, subscribed, text } from "./streams.mjs";
 import { ada, conversation, eve, newId, refused, textOf } from "./support.mjs";
-
-/** A subscription to a thread. `until(type, count)`: the chunks so far, once there are so many of that type. */
-async function subscribed(t, talk, by = talk.agent) {
-  const subscription = await by.subscribeToThread({ threadId: talk.thread, resourceId: talk.resource });
-  const seen = [];
-  const ended = subscription.processDataStream({ onChunk: async (chunk) => void seen.push(chunk) }).catch(() => {});
-  t.after(async () => (subscription.unsubscribe(), await ended));
-  async function until(type, count = 1) {
-    for (let waited = 0; of(seen, type).length < count; waited += 50) {
-      assert.ok(waited < 15_000, `no ${type} in ${JSON.stringify(seen.map((chunk) => chunk.type))}`);
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
-    return seen;
-  }
-  return { until };
-}
-
-const send = (talk, message, more = {}) => talk.agent.sendMessage({ message, resourceId: talk.resource, threadId: talk.thread, ...more });
 
 test("a message is accepted at once with its run and signal", async () => {
   const talk = conversation();
@@ -65,17 +47,6 @@ test("a sent message is stored once, under the id of its signal", async (t) => {
   const shown = of(await until("finish"), "data-user-message")[0].data.id;
   const stored = await talk.messages();
   assert.deepEqual([stored.length, stored[0].id, shown, textOf(stored[1])], [2, signal.id, signal.id, "hi"]);
-});
-
-test("a tool that needs approval is approved through the thread", async (t) => {
-  const talk = conversation();
-  const { until } = await subscribed(t, talk);
-  await send(talk, '@call deleteFile {"path":"/x"}\n@say deleted');
-  const { toolCallId } = of(await until("tool-call-approval"), "tool-call-approval")[0].payload;
-  const reply = await talk.agent.sendToolApproval({ resourceId: talk.resource, threadId: talk.thread, toolCallId, approved: true });
-  assert.deepEqual([reply.accepted, reply.toolCallId], [true, toolCallId]);
-  const seen = await until("finish");
-  assert.deepEqual([of(seen, "tool-result")[0].payload.result, text(seen)], [{ deleted: "/x" }, "deleted"]);
 });
 
 test("a message without thread or text is a 400", async () => {

@@ -150,8 +150,40 @@ def test_work_after_a_turn_is_never_lost_silently() -> None:
     assert queue["VisibilityTimeout"] >= 6 * FUNCTIONS["AfterTurnFunction"]["Properties"]["Timeout"]
     event = FUNCTIONS["AfterTurnFunction"]["Properties"]["Events"]["Queue"]["Properties"]
     assert event["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    for name in ("AfterTurnDeadLetters", "OutboxDeadLetters"):
+    invoked = FUNCTIONS["WorkFunction"]["Properties"]["EventInvokeConfig"]
+    assert invoked["DestinationConfig"]["OnFailure"]["Destination"] == {"Fn::GetAtt": ["WorkDeadLetters", "Arn"]}
+    assert invoked["MaximumRetryAttempts"] == 2
+    for name in ("AfterTurnDeadLetters", "OutboxDeadLetters", "WorkDeadLetters"):
         assert template()["Resources"][name]["Properties"]["MessageRetentionPeriod"] == 14 * 24 * 3600
+
+
+def test_only_who_accepts_messages_may_start_a_worker() -> None:
+    allowed = {
+        name: statement["Resource"]
+        for name, function in FUNCTIONS.items()
+        for policy in function["Properties"].get("Policies", [])
+        for statement in policy["Statement"]
+        if statement.get("Action") == "lambda:InvokeFunction"
+    }
+    assert allowed.keys() == {"GenerateFunction", "WorkFunction"}
+    assert allowed["GenerateFunction"] == {"Fn::GetAtt": ["WorkFunction", "Arn"]}
+    assert allowed["WorkFunction"]["Fn::Sub"].endswith(":function:${AWS::StackName}-WorkFunction-*")
+
+
+def test_subscriptions_are_turned_off_by_a_parameter() -> None:
+    assert template()["Parameters"]["Subscriptions"]["AllowedValues"] == ["on", "off"]
+    for name in ("GenerateFunction", "StreamFunction"):
+        condition, there, off = FUNCTIONS[name]["Properties"]["Environment"]["Variables"]["WORK_FUNCTION"]["Fn::If"]
+        assert (condition, there, off) == ("HasSubscriptions", {"Ref": "WorkFunction"}, "")
+
+
+def test_a_worker_has_time_for_the_longest_run() -> None:
+    from threadkeep.config import Settings
+    from threadkeep.http import work
+
+    seconds = FUNCTIONS["WorkFunction"]["Properties"]["Timeout"]
+    assert Settings().stream_deadline_seconds + work.ENDING + work.LEASE / 1000 <= seconds
+    assert work.RENEWAL_SECONDS * 3000 < work.LEASE
 
 
 def test_no_policy_allows_everything() -> None:

@@ -24,7 +24,7 @@ from threadkeep.http.route import Call
 from threadkeep.http.serve import parsed
 from threadkeep.http.stream import told
 from threadkeep.jsontext import Json, as_object
-from threadkeep.storage.live import Channel, Claim, Held
+from threadkeep.storage.live import Channel, Claim, Held, Place
 from threadkeep.storage.port import Receipt, Storage
 from threadkeep.turn.request import Services, TurnAgent, TurnRequest
 
@@ -34,6 +34,8 @@ ATTEMPTS = 2
 SHORTEST_RUN = 300.0  # seconds that a worker must have left to begin one more run
 ENDING = 30.0  # seconds of them that it keeps for the end
 _FIRST_PACE, _PACE = 0.02, 0.15  # seconds between two rows of output; the second once a run is under way
+_MESSAGE = "data-user-message"
+_OPENING: set[Json] = {_MESSAGE, "start", "step-start"}  # what may be told again without a word about it
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Sent:
         }
         if self.metadata:
             data["metadata"] = self.metadata
-        return {"type": "data-user-message", "data": data, "transient": True, "runId": run_id}
+        return {"type": _MESSAGE, "data": data, "transient": True, "runId": run_id}
 
 
 async def turn_of_sent(
@@ -167,9 +169,10 @@ async def _tell(app: App, claim: Claim, outlet: "Outlet", deadline: float) -> No
         sent = Sent(**claim.request) if claim.request else None
         if sent is None:
             raise NotFound("The message is not there any more")
-        if not claim.rows:
+        before = await _told_before(app.storage, claim)
+        if _MESSAGE not in before:
             outlet.tell(sent.told(claim.run_id, claim.at))
-        elif claim.rows > 1:
+        if before - _OPENING:
             outlet.tell(_cut_off(claim.run_id))
         agent, request = await turn_of_sent(app, claim.channel, claim.agent_id, claim.run_id, sent, claim.at, deadline)
         await _let_go(app.storage, claim, request)
@@ -182,6 +185,16 @@ async def _tell(app: App, claim: Claim, outlet: "Outlet", deadline: float) -> No
             raise  # nothing has begun: Lambda tries again
         for chunk in Chunks(claim.run_id).failed(error):
             outlet.tell(chunk)
+
+
+async def _told_before(storage: Storage, claim: Claim) -> set[Json]:
+    """The types of the chunks that a worker that died has told of this run."""
+    types: set[Json] = set()
+    place = Place(claim.ticket, 0)
+    while claim.rows and (outputs := await storage.read_output(claim.channel, place)):
+        types |= {chunk.get("type") for output in outputs for chunk in output.chunks}
+        place = outputs[-1].place
+    return types
 
 
 def _cut_off(run_id: str) -> Chunk:
