@@ -22,6 +22,8 @@ PAGING = {"total": 0, "page": 0, "perPage": 10, "hasMore": False}
         ("editor/builder/settings", {"enabled": False, "modelPolicy": {"active": False}}),
         ("editor/builder/models/available", {"providers": []}),
         ("datasets", {"datasets": [], "pagination": PAGING}),
+        ("experiments", {"experiments": [], "pagination": PAGING}),
+        ("stored/prompt-blocks", {"promptBlocks": [], **PAGING}),
         ("observability/feedback", {"feedback": [], "pagination": PAGING}),
     ],
 )

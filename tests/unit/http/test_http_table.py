@@ -44,6 +44,8 @@ EXPECTED = {
     "agents/studio-builder-models": 200,
     "agents/studio-datasets": 200,
     "agents/studio-feedback": 200,
+    "agents/studio-experiment-list": 200,
+    "agents/studio-prompt-blocks": 200,
     "generate/generate": 200,
     "generate/generate-new-thread": 200,
     "generate/generate-vnext": 200,

@@ -17,12 +17,14 @@ NOTHING: dict[str, tuple[str, dict[str, Json] | list[Json]]] = {
     "/api/mcp/v0/servers": ("MCP servers", {"servers": [], "total_count": 0, "next": None}),
     "/api/workspaces": ("workspaces", {"workspaces": []}),
     "/api/channels/platforms": ("channels", []),
-    "/api/experiments/review-summary": ("experiments", {"counts": []}),
+    "/api/experiments/review-summary": ("reviews of experiments", {"counts": []}),
     "/api/editor/builder/models/available": ("models to choose from", {"providers": []}),
 }
-NO_ROWS = {
-    "/api/datasets": ("datasets", "datasets"),
-    "/api/observability/feedback": ("feedback", "feedback"),
+NO_ROWS = {  # what they are, the key of the list, and that of the paging where it does not stand beside the list
+    "/api/datasets": ("datasets", "datasets", "pagination"),
+    "/api/experiments": ("experiments", "experiments", "pagination"),
+    "/api/observability/feedback": ("feedback", "feedback", "pagination"),
+    "/api/stored/prompt-blocks": ("prompt blocks", "promptBlocks", ""),
 }
 
 
@@ -94,12 +96,12 @@ def _nothing(path: str, what: str, answer: dict[str, Json] | list[Json]) -> Rout
     return _get(path, f"list_{_snake(what)}", operation, type(answer), f"List {what}: there are none")
 
 
-def _no_rows(path: str, what: str, key: str) -> Route[Any, Any, Any]:
+def _no_rows(path: str, what: str, key: str, paging_key: str) -> Route[Any, Any, Any]:
     async def operation(call: Call[RowsQuery, None]) -> Json:
         paging = {"total": 0, "page": call.query.page, "perPage": call.query.per_page, "hasMore": False}
-        return {key: [], "pagination": paging}
+        return {key: [], **({paging_key: paging} if paging_key else paging)}
 
-    return _get(path, f"list_{_snake(what)}", operation, dict, f"List {what}: there is none", RowsQuery)
+    return _get(path, f"list_{_snake(what)}", operation, dict, f"List {what}: there are none", RowsQuery)
 
 
 def _snake(words: str) -> str:
@@ -165,5 +167,5 @@ ROUTES: Table = (
         summary="Tell whether agents can be made in Studio",
     ),
     *(_nothing(path, what, answer) for path, (what, answer) in NOTHING.items()),
-    *(_no_rows(path, what, key) for path, (what, key) in NO_ROWS.items()),
+    *(_no_rows(path, *names) for path, names in NO_ROWS.items()),
 )
