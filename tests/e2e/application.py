@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import httpx
 
 from local.stack import Stack
+from tests.oidc import Issuer
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -95,6 +96,12 @@ class Application:
 
         eventually(lambda: not due())
         return self.rows()
+
+
+def as_user(house: Stack, issuer: Issuer, resource: str) -> httpx.Client:
+    """An HTTP client of a deployed stack that carries a user's token."""
+    credential = {"Authorization": f"Bearer {issuer.token(resource)}"}
+    return httpx.Client(base_url=house.base_url, headers=credential, timeout=60, trust_env=False)
 
 
 def workers(application: Application, function: str) -> list[int]:

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -7,12 +8,20 @@ import pytest
 
 from local.stack import Stack
 from tests.e2e.application import Application, new_id
+from tests.oidc import AUDIENCE, Issuer
 from tests.scripted.server import ScriptedModel
 
 
 @pytest.fixture
 def application(stack: Stack, api: httpx.Client) -> Application:
     return Application(stack, api)
+
+
+@pytest.fixture(scope="session")
+def house(deploy: Callable[..., Stack], issuer: Issuer) -> Stack:
+    """The application with the agents of `tests/e2e/agents`; the emulator enforces the functions' policies."""
+    parameters = {"JwtIssuer": issuer.url, "JwtAudience": AUDIENCE}
+    return deploy(agents=Path(__file__).parent / "agents", parameters=parameters, auth=True)
 
 
 @pytest.fixture

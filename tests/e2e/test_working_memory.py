@@ -4,9 +4,8 @@ The emulator enforces the functions' policies here.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,18 +13,12 @@ import pytest
 
 from local.stack import Stack
 from tests.conftest import client_of
-from tests.e2e.application import THREADS, Application, eventually, new_id
-from tests.oidc import AUDIENCE, Issuer
+from tests.e2e.application import THREADS, Application, as_user, eventually, new_id
+from tests.oidc import Issuer
 
 TEMPLATE = "# User Profile\n- Name:\n- Location:\n- Interests:"
 ADA, GRACE = "# User Profile\n- Name: Ada\n", "# User Profile\n- Name: Grace\n"
 MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
-
-
-@pytest.fixture(scope="module")
-def house(deploy: Callable[..., Stack], issuer: Issuer) -> Stack:
-    parameters = {"JwtIssuer": issuer.url, "JwtAudience": AUDIENCE}
-    return deploy(agents=Path(__file__).parent / "agents", parameters=parameters, auth=True)
 
 
 @pytest.fixture
@@ -51,11 +44,6 @@ def of_resource(resource: str, agent: str | None = None) -> str:
 def ok(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def as_user(house: Stack, issuer: Issuer, resource: str) -> httpx.Client:
-    credential = {"Authorization": f"Bearer {issuer.token(resource)}"}
-    return httpx.Client(base_url=house.base_url, headers=credential, timeout=60, trust_env=False)
 
 
 def test_wm2_the_scopes_never_see_each_other(application: Application, thread: str, owner: str) -> None:

@@ -1,8 +1,13 @@
-"""The agents that tests of working memory deploy: both scopes, a schema, one that is read-only."""
+"""The agents that tests of the whole application deploy.
+
+For working memory: both scopes, a schema, one that is read-only. For approvals: one whose tool counts its effects.
+"""
+
+import os
 
 from pydantic import BaseModel
 
-from threadkeep import Agent, Memory
+from threadkeep import Agent, Memory, ToolContext, tool
 
 TEMPLATE = "# User Profile\n- Name:\n- Location:\n- Interests:"
 
@@ -23,7 +28,22 @@ def _agent(name: str, read_only: bool = False, **options: object) -> Agent:
     return Agent(id=name, memory=Memory(working_memory={"enabled": True, **options}, read_only=read_only))
 
 
+@tool(id="count", require_approval=True)
+def count(what: str, context: ToolContext) -> dict[str, str]:
+    """Count one more effect in the table: whoever runs this twice is found out."""
+    import boto3
+
+    boto3.client("dynamodb").update_item(
+        TableName=os.environ["TABLE_NAME"],
+        Key={"pk": {"S": f"EFFECTS#{what}"}, "sk": {"S": "@"}},
+        UpdateExpression="ADD effects :one",
+        ExpressionAttributeValues={":one": {"N": "1"}},
+    )
+    return {"counted": what, "for": context.resource_id or "nobody"}
+
+
 agents = [
+    Agent(id="careful", memory=Memory(), tools=[count]),
     _agent("template-agent", template=TEMPLATE),
     _agent("thread-agent", template=TEMPLATE, scope="thread"),
     _agent("schema-agent", schema=Person),
