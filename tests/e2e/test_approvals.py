@@ -1,4 +1,4 @@
-"""Approvals on the deployed application: the run is suspended in one process and decided in others (MS-14, H12, H21)."""
+"""Approvals on the deployed application: suspended in one process, decided in others (MS-14, H12, H21)."""
 
 import json
 from collections.abc import Callable, Iterator
