@@ -19,6 +19,7 @@ from threadkeep.http.serve import serve
 from threadkeep.models.registry import Models
 from threadkeep.storage.live import Channel, Claim, Place
 from threadkeep.storage.memory import InMemoryStorage
+from threadkeep.storage.port import Receipt
 
 CHANNEL = Channel("ada", "t")
 LONG = 900.0
@@ -229,6 +230,22 @@ async def test_a_turn_that_was_stored_is_told_again_and_not_run_again() -> None:
     assert "".join(c["payload"]["text"] for c in told if c["type"] == "text-delta") == "Hello"
     assert told[-1]["type"] == "finish"
     assert len(await desk.stored()) == 2
+
+
+async def test_h21_a_turn_within_which_a_worker_died_begins_again_at_once_and_is_the_new_workers_alone() -> None:
+    desk = Desk(FakeModel(says("Hello")))
+    await desk.send("Hi")
+    claim = await desk.store.claim_run(CHANNEL, "dead", 50)
+    assert isinstance(claim, Claim) and claim.request
+    sent = work.Sent(**claim.request)
+    _, request = await work.turn_of_sent(desk.app, CHANNEL, claim.agent_id, claim.run_id, sent, claim.at, 60)
+    assert request.repeat is not None
+    held = Receipt(request.repeat.key, "holder", request.repeat.request_hash, "running", clock.now() + 60_000)
+    await desk.store.load_turn("t", last_messages=0, claim=held)
+    await asyncio.wait_for(desk.work(), 10)
+    assert await desk.stored() == [("user", "Hi"), ("assistant", "Hello")]
+    stored = await desk.store.get_receipt(held.key)
+    assert stored is not None and (stored.status, stored.run_id != "holder") == ("done", True)
 
 
 async def test_a_run_over_which_two_workers_died_is_given_up() -> None:

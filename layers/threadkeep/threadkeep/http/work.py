@@ -25,7 +25,8 @@ from threadkeep.http.serve import parsed
 from threadkeep.http.stream import told
 from threadkeep.jsontext import Json, as_object
 from threadkeep.storage.live import Channel, Claim, Held, Place
-from threadkeep.storage.port import Receipt, Storage
+from threadkeep.storage.port import Storage
+from threadkeep.turn import receipts
 from threadkeep.turn.request import Services, TurnAgent, TurnRequest
 
 LEASE: Millis = 10_000
@@ -205,8 +206,7 @@ def _cut_off(run_id: str) -> Chunk:
 async def _let_go(storage: Storage, claim: Claim, request: TurnRequest) -> None:
     """Forget the receipt that a worker that died holds for this run; one that it finished stays."""
     if claim.attempt > 1 and request.repeat is not None:
-        dead = Receipt(request.repeat.key, claim.run_id, request.repeat.request_hash, "running", 0)
-        await storage.drop_receipt(dead)
+        await receipts.let_go(storage, request.repeat)
 
 
 class Outlet:

@@ -122,6 +122,16 @@ def finished(receipt: Receipt, reply: dict[str, Json] | None = None, lasts: Mill
     return replace(receipt, status="done", deadline=clock.now() + lasts, reply=reply or {})
 
 
+async def let_go(storage: Storage, repeat: Repeatable) -> None:
+    """Have a run that is known to be dead hold its receipt no longer; that of a run which is done stays.
+
+    A receipt's holder has an id that only it knows, so that the dead one, if it is alive after all, can store nothing.
+    """
+    held = await storage.get_receipt(repeat.key)
+    if held is not None and held.status == "running":
+        await storage.drop_receipt(held)
+
+
 def is_repeat(repeat: Repeatable, earlier: Receipt) -> bool:
     """Whether a request is the repeat of one that is answered: by its key, or because it arrived before the answer."""
     return repeat.lasts or repeat.arrived <= earlier.reply["at"]
