@@ -40,6 +40,29 @@ def test_cfg5_options_that_were_removed_or_moved_are_refused(removed):
         Memory(**removed)
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"working_memory": {"enabled": True, "use": "tool-call"}}, "working_memory.use"),
+        ({"working_memory": {"enabled": True, "scop": "thread"}}, "working_memory.scop"),
+        ({"generate_title": {"prompt": "x"}}, "generate_title.prompt"),
+        ({"message_history": {"max_tokens": 5, "tokens": 5}}, "message_history.tokens"),
+    ],
+)
+def test_cfg5_options_inside_options_that_do_not_exist_are_refused(given, name):
+    with pytest.raises(ConfigurationError, match=f"no option {name}$"):
+        Memory(**given)
+
+
+def test_cfg7_both_spellings_of_options_inside_options_are_read():
+    for spelling in (
+        {"max_bytes": 5, "schema": {"type": "object"}},
+        {"maxBytes": 5, "json_schema": {"type": "object"}},
+    ):
+        working = Memory(working_memory=spelling).options.working_memory
+        assert (working.max_bytes, working.json_schema) == (5, {"type": "object"})
+
+
 def test_cfg7_a_call_merges_over_the_memory():
     base = Memory(last_messages=7, generate_title={"instructions": "short"}).options
     assert merged(base, None) == base

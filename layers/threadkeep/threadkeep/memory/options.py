@@ -108,9 +108,22 @@ class MemoryOptions(Options):
         return MAX_LAST_MESSAGES if self.message_history.max_tokens else 0
 
 
+_NESTED: dict[str, type[Options]] = {
+    "generate_title": TitleOptions,
+    "message_history": HistoryBudget,
+    "working_memory": WorkingMemoryOptions,
+}
+
+
 def configured(values: dict[str, Any]) -> MemoryOptions:
-    """The options of a Memory. Raises `ConfigurationError` naming each option that breaks a rule."""
+    """The options of a Memory. Raises `ConfigurationError` naming each option that breaks a rule or does not exist.
+
+    In a call (`merged`) others are ignored: clients send those of Mastra, too.
+    """
     unknown = set(values) - set(MemoryOptions.model_fields)
+    for name, inner in _NESTED.items():
+        known = {spelling for field, info in inner.model_fields.items() for spelling in (field, info.alias)}
+        unknown |= {f"{name}.{option}" for option in jsontext.as_object(values.get(name)) or () if option not in known}
     if unknown:
         raise ConfigurationError(f"Memory has no option {', '.join(sorted(unknown))}")
     try:
