@@ -76,13 +76,26 @@ def test_references_that_are_not_followed_are_refused(schema, reason):
     [
         {"type": "object", "properties": {"$id": {"type": "string"}, "$ref": {"type": "string"}, "id": {"const": "x"}}},
         {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
-        {"type": "object", "allOf": [{"$ref": "#"}]},
         {"$id": "http://x/s", "type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": True}},
         {"anyOf": [{"$ref": f"#/$defs/T{n}"} for n in range(300)], "$defs": {f"T{n}": {} for n in range(300)}},
     ],
 )
 def test_schemas_of_everyday_can_be_used(schema):
     assert schemas.unusable(schema) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "allOf": [{"$ref": "#"}]},
+        {
+            "properties": {"x": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"$ref": "#/$defs/a"}},
+        },
+    ],
+)
+def test_a_schema_that_refers_to_itself_for_the_same_value_cannot_be_used(schema):
+    assert schemas.unusable(schema) == "it refers to itself for the same value"
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])

@@ -68,11 +68,12 @@ def _members(value: Json) -> int:
 
 
 class _Counting:
-    """Steps and levels of each schema inside a root, its members' aside. What refers to itself counts once."""
+    """Steps and levels of each schema inside a root, its members' aside."""
 
     def __init__(self, root: Json):
         self.root = root
         self.known: dict[int, tuple[int, int]] = {}
+        self.open = set[int]()
 
     def check(self) -> None:
         todo = [self.root]
@@ -84,7 +85,9 @@ class _Counting:
     def of(self, schema: Json, level: int) -> tuple[int, int]:
         if id(schema) in self.known:
             return self.known[id(schema)]
-        self.known[id(schema)] = (1, 1)
+        if id(schema) in self.open:
+            raise Endless("it refers to itself for the same value")
+        self.open.add(id(schema))
         count = levels = 1
         for inner in _beside(schema, self.root):
             more, deeper = self.of(inner, level + 1) if level < DEEPEST else (1, DEEPEST)
@@ -93,6 +96,7 @@ class _Counting:
             raise Endless(f"its alternatives look at one value in more than {MOST_AT_ONCE} ways")
         if levels > DEEPEST:
             raise Endless(f"more than {DEEPEST} schemas inside each other look at one value")
+        self.open.remove(id(schema))
         self.known[id(schema)] = (count, levels)
         return count, levels
 

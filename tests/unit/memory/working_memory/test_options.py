@@ -189,7 +189,7 @@ class Function(BaseModel):
         pytest.param({"anyOf": [SCHEMA, OTHER]}, "root", id="union"),
         pytest.param(Texts, "root", id="model-of-a-list"),
         pytest.param(Function, "Function has no JSON Schema", id="model-of-a-function"),
-        pytest.param({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "root", id="circle"),
+        pytest.param({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "itself", id="circle"),
         pytest.param(int, "the class int", id="class"),
         pytest.param({"type": "object", "properties": {"a": {"type": "nonsense"}}}, "cannot be used", id="type"),
         pytest.param({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "cannot be used", id="dangling"),
