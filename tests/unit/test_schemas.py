@@ -107,6 +107,19 @@ def test_a_value_that_takes_too_long_is_refused_in_time(keyword, levels):
     assert time.monotonic() - began < 3
 
 
+def test_references_into_a_long_list_take_no_long():
+    count = 5_000
+    fields = {f"f{n}": {"$ref": f"#/list/{n}"} for n in range(count)}
+    began = time.monotonic()
+    assert schemas.unusable({"type": "object", "properties": fields, "list": [{"type": "string"}] * count}) is None
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("ref", ["#/list/2", "#/list/-1", "#/list/x", "#/list/\u0662", "#/nothing", 5])
+def test_references_that_lead_nowhere(ref):
+    assert schemawork.referred(ref, {"list": [1, 2]}) is None
+
+
 def test_a_tree_of_alternatives_is_checked_level_by_level():
     assert schemas.problems(recursive("anyOf"), nested(8, {})) == {}
     assert list(schemas.problems(recursive("allOf"), nested(3, 5))) == ["a.a.a"]

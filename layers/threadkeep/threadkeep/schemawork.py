@@ -130,7 +130,7 @@ def referred(ref: Json, root: Json) -> Json:
 def _member(node: Json, step: str) -> Json:
     items = jsontext.as_array(node)
     if items is not None:
-        return dict(enumerate(items)).get(int(step)) if step.isdecimal() and len(step) < 9 else None
+        return items[int(step)] if step.isdecimal() and len(step) < 9 and int(step) < len(items) else None
     return (jsontext.as_object(node) or {}).get(step)
 
 
