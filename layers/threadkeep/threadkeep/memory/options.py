@@ -80,6 +80,12 @@ def _switch(value: Any) -> Any:
     return {True: TitleOptions(), False: None}.get(value, value) if isinstance(value, bool) else value
 
 
+def _working(value: Any) -> Any:
+    if not isinstance(value, bool | dict | WorkingMemoryOptions | None):
+        raise ValueError(f"expected true, false or an object, received {jsontext.kind(value)}")
+    return switched(value)
+
+
 class MemoryOptions(Options):
     """`last_messages`: how many messages a turn loads; 0 or false loads none, and still saves (case H22).
 
@@ -96,7 +102,7 @@ class MemoryOptions(Options):
     generate_title: Annotated[TitleOptions | None, BeforeValidator(_switch)] = None
     read_only: bool = Field(default=False, strict=True)
     message_history: HistoryBudget | None = None
-    working_memory: Annotated[WorkingMemoryOptions, BeforeValidator(switched)] = WorkingMemoryOptions()
+    working_memory: Annotated[WorkingMemoryOptions, BeforeValidator(_working)] = WorkingMemoryOptions()
     filter_incomplete_tool_calls: bool = Field(default=True, strict=True)
     retain_full_input: bool = Field(default=False, strict=True)
 

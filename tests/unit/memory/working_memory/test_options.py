@@ -63,11 +63,12 @@ def test_wm1_a_bad_option_is_named(bad, field):
         Memory(working_memory=bad)
 
 
-@pytest.mark.parametrize("bad", [5, "x", []])
-def test_wm1_what_are_no_options_at_all_is_refused(bad):
-    with pytest.raises(ConfigurationError, match="working_memory"):
+@pytest.mark.parametrize(("bad", "kind"), [(5, "number"), ("x", "string"), ([], "array")])
+def test_wm1_what_are_no_options_at_all_is_refused(bad, kind):
+    reason = f"expected true, false or an object, received {kind}"
+    with pytest.raises(ConfigurationError, match=f"working_memory: {reason}"):
         Memory(working_memory=bad)
-    with pytest.raises(InvalidInput, match=r"memory\.options\.workingMemory"):
+    with pytest.raises(InvalidInput, match=rf"memory\.options\.workingMemory: {reason}"):
         merged(MemoryOptions(), {"workingMemory": bad})
 
 
