@@ -32,6 +32,12 @@ def current_time() -> str:
     return "noon"
 
 
+@tool(require_approval=True)
+def erase(path: str) -> str:
+    """Erase a file"""
+    return f"{path} is gone"
+
+
 @pytest.fixture
 def counter() -> Counter:
     return Counter()
@@ -109,6 +115,40 @@ def test_a_turn_on_an_existing_thread_makes_two_round_trips(
 def test_tool_calls_cost_no_round_trip(threads: dict[int, str], turn: Callable[..., None], counter: Counter) -> None:
     turn(threads[20], calls(("current_time", {}), ("current_time", {})), calls(("current_time", {})), says("ok"))
     assert counter.round_trips == 2
+
+
+def test_a_turn_that_suspends_costs_what_any_turn_does_and_a_decision_seven(
+    threads: dict[int, str], client: Any, table: str, counter: Counter
+) -> None:
+    """Seven, of which two are the rest of the run: the record, the answer in two, the claim, and the outcome."""
+    agent = Agent(
+        id="agent", memory=Memory(), tools=[erase], model=FakeModel(calls(("erase", {"path": "/x"})), says("ok"))
+    )
+    storage = DynamoDBStorage(table, client)
+    for length, thread in threads.items():
+        agent.model.answers = [calls(("erase", {"path": "/x"})), says("ok")]  # type: ignore[union-attr]
+        counter.clear()
+        asked = asyncio.run(agent.generate("go", thread=thread, resource="ana", storage=_Quiet(storage)))
+        assert asked.suspended is not None
+        assert counter.round_trips == 2, (length, counter.operations)
+        counter.clear()
+        call = asked.suspended.waiting[0].id
+        done = asyncio.run(agent.resume(asked.run_id, call, approved=True, storage=_Quiet(storage)))
+        assert done.text == "ok"
+        assert counter.round_trips == 7, (length, counter.operations)
+
+
+class _Quiet(DynamoDBStorage):
+    """The store without what the library does after a turn, which a function of its own does when deployed."""
+
+    def __init__(self, storage: DynamoDBStorage):
+        self.__dict__ = storage.__dict__
+
+    async def get_job(self, thread_id: str, run_id: str) -> None:
+        return None
+
+    async def get_thread(self, thread_id: str) -> None:
+        return None
 
 
 REMEMBER = ("updateWorkingMemory", {"memory": "# Ana likes otters"})

@@ -390,6 +390,20 @@ async def test_results_of_the_caller_may_come_before_the_approval(waiting, disk)
     assert [i["state"] for i in invocations((await h.stored())[1])] == ["result", "result"]
 
 
+async def test_h01_a_note_about_somebody_elses_run_shows_nothing_of_it(waiting):
+    """Anybody may write metadata of a message of the own; a run is shown where it waits."""
+    call = calls(("pick", {}), ("erase", {"path": "/x"}))
+    h, result = await waiting(call=call, request={"client_tools": (PICK,)})
+    h.model.answers = [calls(("pick", {}), ("erase", {"path": "/mine"}))]
+    await h.turn("erase mine", thread="other", resource="eve", client_tools=(PICK,))
+    answer = (await h.stored("other"))[1]
+    note = {"call-erase-1": {"runId": result.run_id, "toolCallId": "call-erase-1"}}
+    change = MessageChange(answer.id, content={"metadata": {"pendingToolApprovals": note}})
+    await h.storage.update_messages("other", [change], resource_id="eve")
+    early = await h.turn(*back("call-pick-0", "teal"), thread="other", resource="eve", client_tools=(PICK,))
+    assert early.suspended is None and early.run_id != result.run_id
+
+
 async def test_no_client_can_answer_a_call_that_waits_for_an_approval(waiting, disk):
     h, _ = await waiting("what?")
     copy = {"type": "tool-invocation", "toolInvocation": {"state": "result", "toolCallId": "call-erase-0",
@@ -495,8 +509,16 @@ async def test_th14_a_run_of_a_deleted_thread_cannot_be_decided(waiting, disk):
     assert disk.erased == []
     assert await h.storage.get_thread("t") is None
     await h.turn("a new thread of this name")
+    with pytest.raises(NotFound):
+        await decide(h, result)
+
+
+async def test_a_call_whose_answer_was_deleted_cannot_be_decided(waiting, disk):
+    h, result = await waiting()
+    await h.storage.delete_messages([(await h.stored())[1].id], resource_id=None)
     with pytest.raises(NotFound, match="answer"):
         await decide(h, result)
+    assert disk.erased == []
 
 
 async def test_h10_a_thread_that_is_deleted_while_the_tool_runs_stays_deleted(waiting, disk):

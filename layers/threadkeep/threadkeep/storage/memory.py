@@ -198,6 +198,9 @@ class InMemoryStorage(LiveInMemory):
                 if limit is not None and len(doomed) == limit:
                     return False
                 self._forget_live(entry.thread.resource_id, thread_id)
+                doomed = [r.run_id for r, _ in self._suspended.values() if (r.thread_id, r.open) == (thread_id, True)]
+                for run_id in doomed:
+                    del self._suspended[run_id]
                 self._buried[thread_id] = entry.thread.created_at
                 del self._entries[thread_id]
             return True

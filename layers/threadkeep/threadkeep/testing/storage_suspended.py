@@ -194,6 +194,20 @@ class SuspendedContract(StorageBase):
         await storage.purge_thread(thread.id)
         assert (await storage.list_suspended_runs(match)).total == 0
 
+    async def test_a_purge_removes_what_open_runs_of_the_thread_would_need(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        other = await storage.create_thread(NewThread(f"o-{unique}", thread.resource_id))
+        run, decided_one, kept = run_of(thread), run_of(thread, f"d-{unique}"), run_of(other)
+        for where, one in ((thread, run), (thread, decided_one), (other, kept)):
+            await suspend(storage, where, one)
+        await storage.commit_turn(TurnCommit(thread, (), suspended=decided(decided_one, _1=True, _2=True)))
+        await storage.delete_thread(thread.id, resource_id=None)
+        assert await storage.purge_thread(thread.id)
+        assert await storage.get_suspended_run(run.run_id) is None
+        assert await storage.get_suspended_run(decided_one.run_id) is None
+        assert await storage.get_suspended_run(kept.run_id) == kept
+
 
 def ids(runs: tuple[SuspendedRun, ...]) -> list[str]:
     return [run.run_id for run in runs]

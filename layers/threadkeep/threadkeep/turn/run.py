@@ -213,7 +213,8 @@ class _Turn:
         if run_id is None or state.thread is None or not self.plan.stores or prompt.divided(request, state).new:
             return None
         waiting = await self.plan.storage.get_suspended_run(run_id)
-        if waiting is None or not waiting.waiting:
+        place = (state.thread.id, state.thread.resource_id)  # the note in the answer may be anybody's
+        if waiting is None or not waiting.waiting or (waiting.thread_id, waiting.resource_id) != place:
             return None
         run = Run(self.agent, request, self.plan, state, self.model, self.tools, self.live, updates, self.memory)
         updates = await run.finished_updates()

@@ -1,4 +1,4 @@
-"""Runs that wait for approvals: a record under the run's id, and a pointer among its resource's items while it waits.
+"""Runs that wait for approvals: a record under the run's id, and a pointer among its resource's items while it is open.
 
 Both are written in the transaction of the turn that suspends the run, decides a call of it or ends it.
 """
@@ -11,6 +11,7 @@ from threadkeep.storage.dynamodb import items, keys, requests
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import Part
 from threadkeep.storage.dynamodb.requests import Action
+from threadkeep.storage.dynamodb.table import Table
 from threadkeep.storage.port import Page, SuspendedFilter, SuspendedRun
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class SuspendedRuns(Part):
         if resource_id is not None:
             query = requests.prefix(keys.resource(resource_id), keys.APPROVAL, "DESC")
             rows = await self._first(_WALK, query)
-            return [keys.decode(items.get_text(row, "sk").removeprefix(keys.APPROVAL)) for row in rows]
+            return [_run_id(row) for row in rows]
         if match.agent_id is None:
             return []
         rows = await self._first(_WALK, requests.index("g2", keys.waiting(match.agent_id), "DESC"))
@@ -60,7 +61,7 @@ class SuspendedRuns(Part):
 
 
 def writes(run: SuspendedRun, now: Millis) -> list[Action]:
-    """The record, which must follow the stored one; then its pointer: there while a call waits."""
+    """The record, which must follow the stored one; then its pointer."""
     expires = number((now + rules.SUSPENDED_MILLIS) // 1000)
     item = _key(run.run_id) | {
         "threadId": text(run.thread_id),
@@ -70,12 +71,23 @@ def writes(run: SuspendedRun, now: Millis) -> list[Action]:
         "body": text(suspended.text(run)),
         "expiresAt": expires,
     }
+    if run.waiting:
+        item |= {"g2pk": text(keys.waiting(run.agent_id)), "g2sk": text(keys.moment(run.at, run.run_id))}
     pointer = items.key(keys.resource(run.resource_id), keys.approval(run.run_id))
-    if not run.waiting:
-        return [_record(run, item, now), {"Delete": {"Key": pointer}}]
-    item |= {"g2pk": text(keys.waiting(run.agent_id)), "g2sk": text(keys.moment(run.at, run.run_id))}
     held = pointer | {"threadId": text(run.thread_id), "expiresAt": expires}
-    return [_record(run, item, now), {"Put": {"Item": held}}]
+    return [_record(run, item, now), {"Put": {"Item": held}} if run.open else {"Delete": {"Key": pointer}}]
+
+
+async def forget(table: Table, thread_id: str, resource_id: str) -> None:
+    """Delete what there is of the open runs of a thread that is gone, the pointers last."""
+    query = requests.prefix(keys.resource(resource_id), keys.APPROVAL, "ASC")
+    found = [row async for row in table.query(query) if items.get_text(row, "threadId") == thread_id]
+    await table.delete_all([_key(_run_id(row)) for row in found])
+    await table.delete_all([{"pk": row["pk"], "sk": row["sk"]} for row in found])
+
+
+def _run_id(pointer: "Item") -> str:
+    return keys.decode(items.get_text(pointer, "sk").removeprefix(keys.APPROVAL))
 
 
 def _record(run: SuspendedRun, item: "Item", now: Millis) -> Action:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadkeep.errors import AccessDenied, Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules, working_memory
-from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb import items, keys, requests, suspended
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, owned, seen
 from threadkeep.storage.dynamodb.requests import Action
@@ -135,6 +135,7 @@ class Threads(Part):
             await self._touch(thread_id)
             return False
         await self._forget_live(items.get_text(row, "resourceId"), thread_id)
+        await suspended.forget(self._table, thread_id, items.get_text(row, "resourceId"))
         if source := items.get_text(row, "source"):
             await self._table.delete(items.key(keys.thread(source), keys.clone(thread_id)))
         await self._table.delete(items.thread_key(thread_id), **_if_deleting())
