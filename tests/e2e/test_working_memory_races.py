@@ -197,7 +197,7 @@ async def test_a_serial_order_explains_replaces_merges_and_patches(
 
 @contextmanager
 def watched(application: Application, target: MemoryTarget) -> Iterator[dict[int, MemoryRevision]]:
-    """Who wrote each version: looked at so often that none of the record's last revisions is missed."""
+    """Who wrote each version: two look so often that none of the record's last revisions is missed."""
     seen: dict[int, MemoryRevision] = {}
     over, client = threading.Event(), application.stack.client("dynamodb")
     key = {"pk": {"S": f"R#{target.id}"}, "sk": {"S": "W"}}
@@ -208,16 +208,18 @@ def watched(application: Application, target: MemoryTarget) -> Iterator[dict[int
             seen[revision.version] = revision
 
     def watch() -> None:
-        while not over.wait(0.01):
+        while not over.wait(0.001):
             look()
 
-    thread = threading.Thread(target=watch)
-    thread.start()
+    threads = [threading.Thread(target=watch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
     try:
         yield seen
     finally:
         over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
         look()
         client.close()
 
