@@ -82,6 +82,16 @@ def test_a_conversation_needs_no_more_than_the_policies_allow(guarded: Stack) ->
     assert "AccessDenied" not in (guarded.home / "emulator.log").read_text()
 
 
+def test_a_message_that_is_sent_is_run_by_a_worker_of_its_own(guarded: Stack) -> None:
+    thread = {"threadId": uuid.uuid4().hex, "resourceId": uuid.uuid4().hex}
+    with client_of(guarded) as client:
+        sent = client.post("/api/agents/assistant/send-message", json={"message": "@say Sent.", **thread})
+        assert sent.status_code == 200, sent.text
+        path = f"/api/memory/threads/{thread['threadId']}/messages"
+        assert eventually(lambda: len(client.get(path).json().get("messages", [])) == 2)
+        assert client.get(path).json()["messages"][1]["content"]["content"] == "Sent."
+
+
 def test_a_function_may_not_do_what_its_policy_does_not_name(guarded: Stack) -> None:
     """Without this the test above would also pass on an emulator that enforces nothing."""
     functions = guarded.client("lambda")

@@ -28,6 +28,12 @@ class Config(Reply):
     config: dict[str, Any] | None
 
 
+class Deciding(Reply):
+    accepted: bool
+    run_id: str
+    tool_call_id: str
+
+
 class Deleted(Reply):
     success: bool
     message: str

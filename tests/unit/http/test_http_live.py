@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeModel, says
+from tests.unit.fakes import FakeModel, calls, says
 from tests.unit.http.house import SERVICE, NoWorkers, user
-from threadkeep import Agent, Memory, clock
+from threadkeep import Agent, Memory, clock, tool
 from threadkeep.agents import Registry
-from threadkeep.errors import InvalidInput, KeyReused, NotFound, StoreUnavailable
-from threadkeep.http import asgi, identity, live, work
+from threadkeep.errors import Conflict, InvalidInput, KeyReused, NotFound, StoreUnavailable
+from threadkeep.http import asgi, identity, live, live_decisions, work
 from threadkeep.http.app import App
 from threadkeep.http.route import Request, Route
 from threadkeep.http.serve import serve
@@ -39,7 +39,9 @@ class Desk:
         self.app = App(self.store, Registry([agent]), Models(adapters={"fake": self.model}), self.workers)
 
     async def post(self, path: str, body: Any, caller: Any = SERVICE, **headers: str) -> Any:
-        route: Route[Any, Any, Any] = next(r for r in live.ROUTES if r.path.endswith(f"/{path}"))
+        route: Route[Any, Any, Any] = next(
+            r for r in (*live.ROUTES, *live_decisions.ROUTES) if r.path.endswith(f"/{path}")
+        )
         raw = json.dumps(body).encode()
         given = {"content-type": "application/json"} | headers
         request = Request({"agentId": "talker"}, {}, given, raw, identity.from_authorizer(caller), clock.now())
@@ -157,7 +159,7 @@ async def test_the_sender_is_the_speaker_in_the_worker_too() -> None:
     await desk.post("send-message", {"message": "Hi", "threadId": "t", "resourceId": "eve"}, user("ada"))
     claim = await desk.store.claim_run(CHANNEL, "w", 1)
     assert isinstance(claim, Claim)
-    assert (claim.request["kind"], claim.request["resource"]) == ("user", "ada")
+    assert (claim.request["sent"]["kind"], claim.request["sent"]["resource"]) == ("user", "ada")
 
 
 async def test_messages_that_wait_are_run_by_the_same_worker_while_it_has_time() -> None:
@@ -188,6 +190,75 @@ async def test_an_abort_ends_the_run_before_the_model_is_asked() -> None:
     assert (await desk.types())[-1] == "finish"
     assert desk.model.requests == []
     assert await desk.post("abort", {"threadId": "t", "resourceId": "ada"}) == {"aborted": False}
+
+
+@tool(id="delete-file", name="deleteFile", require_approval=True)
+def delete_file(path: str) -> str:
+    """Delete a file"""
+    return f"deleted {path}"
+
+
+async def suspended() -> tuple[Desk, dict[str, Any]]:
+    """A desk whose thread waits for the approval of a call, and the chunk that asks for it."""
+    desk = Desk(FakeModel(calls(("deleteFile", {"path": "/x"})), says("done")), tools=[delete_file])
+    await desk.send("Delete it")
+    await desk.work()
+    told = await desk.told()
+    assert told[-1]["type"] == "tool-call-approval"
+    return desk, told[-1]
+
+
+async def decide(desk: Desk, approved: bool, call_id: str = "call-deleteFile-0", **more: Any) -> Any:
+    body = {"threadId": "t", "resourceId": "ada", "toolCallId": call_id, "approved": approved} | more
+    return await desk.post("send-tool-approval", body)
+
+
+async def test_an_approved_call_runs_and_its_subscribers_see_the_rest() -> None:
+    desk, asked = await suspended()
+    before = len(await desk.told())
+    reply = await decide(desk, True)
+    assert reply == {"accepted": True, "runId": asked["runId"], "toolCallId": "call-deleteFile-0"}
+    await desk.work()
+    told = (await desk.told())[before:]
+    assert {c["runId"] for c in told} == {asked["runId"]}
+    assert "start" not in [c["type"] for c in told]
+    assert [c["payload"]["result"] for c in told if c["type"] == "tool-result"] == ["deleted /x"]
+    assert told[-1]["type"] == "finish"
+    with pytest.raises(NotFound):
+        await decide(desk, True)
+
+
+async def test_a_declined_call_does_not_run_and_the_model_reads_why() -> None:
+    desk, _ = await suspended()
+    await decide(desk, False, resumeData={"reason": "too dear"})
+    await desk.work()
+    assert "too dear" in str(desk.model.requests[-1].messages)
+    assert (await desk.types())[-1] == "finish"
+
+
+async def test_a_decision_that_waits_is_taken_once() -> None:
+    desk, _ = await suspended()
+    assert await decide(desk, True) == await decide(desk, True)
+    with pytest.raises(Conflict):
+        await decide(desk, False)
+    await desk.work()
+    assert (await desk.types()).count("tool-result") == 1
+
+
+async def test_results_of_the_callers_tools_go_on_for_subscribers() -> None:
+    desk = Desk(FakeModel(calls(("pick", {})), says("Teal it is")))
+    options = {"clientTools": {"pick": {"description": "Pick"}}}
+    body = {"message": "Which?", "threadId": "t", "resourceId": "ada", "ifIdle": {"streamOptions": options}}
+    await desk.post("send-message", body)
+    await desk.work()
+    assert (await desk.types())[-1] == "finish"
+    result = {"type": "tool-result", "toolCallId": "call-pick-0", "toolName": "pick", "result": "teal"}
+    messages = [{"role": "tool", "content": [result]}]
+    assert (await decide(desk, True, "call-pick-0", messages=messages, streamOptions=options))["accepted"]
+    await desk.work()
+    assert "teal" in str(desk.model.requests[-1].messages)
+    assert (await desk.types()).count("data-user-message") == 1
+    assert (await desk.stored())[-1] == ("assistant", "Teal it is")
 
 
 async def died(desk: Desk, *chunks: str) -> None:

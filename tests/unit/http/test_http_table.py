@@ -60,6 +60,8 @@ EXPECTED = {
     "generate/signals": 200,
     "generate/signals-reactive": 400,
     "generate/abort": 200,
+    "generate/send-tool-approval-unknown": 404,
+    "generate/send-tool-results": 200,
     "threads/create": 200,
     "threads/create-minimal": 200,
     "threads/create-as-user": 200,

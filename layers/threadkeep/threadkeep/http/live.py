@@ -132,9 +132,9 @@ async def send_signal(call: Call[wire.ContextQuery, SignalBody]) -> dict[str, Js
 
 async def abort(call: Call[wire.Query, AbortBody]) -> dict[str, Json]:
     """Ask the live run of a thread to end before its next step."""
-    _workers(call)
+    workers_of(call)
     agent_of(call)
-    return {"aborted": await call.app.storage.stop_run(await _channel(call), call.body.expected_run_id)}
+    return {"aborted": await call.app.storage.stop_run(await channel_of(call), call.body.expected_run_id)}
 
 
 async def subscribe(call: Call[wire.Query, ChannelBody]) -> AsyncGenerator[Chunk | str]:
@@ -143,9 +143,9 @@ async def subscribe(call: Call[wire.Query, ChannelBody]) -> AsyncGenerator[Chunk
     A comment `at <place>` follows what was told up to a place; whoever names it in the header `Last-Event-ID`
     goes on there.
     """
-    _workers(call)
+    workers_of(call)
     agent_of(call)
-    channel, after = await _channel(call), _place(call.headers.get("last-event-id"))
+    channel, after = await channel_of(call), _place(call.headers.get("last-event-id"))
     yield "connected"
     place = after or (await call.app.storage.live_state(channel)).start
     end, quiet, pause, told_all = clock.now() + settings().stream_deadline_seconds * 1000, clock.now(), 0.0, True
@@ -170,33 +170,32 @@ async def _is_held(storage: Storage, channel: Channel) -> bool:
 
 
 async def _sent(call: Call[Any, Any], given: Any, options: StreamOptions, field: str) -> dict[str, Json]:
-    workers, agent = _workers(call), agent_of(call)
-    channel = await _channel(call)
+    workers, agent = workers_of(call), agent_of(call)
+    channel = await channel_of(call)
     message = given if isinstance(given, SentMessage) else SentMessage(contents=given)
     run_id = _run_id(call, channel, message)
     signal_id = message.id or str(uuid5(_SIGNALS, run_id))
-    sent = Sent(
-        signal_id,
-        message.contents,
-        message.metadata or {},
-        options.model_dump(by_alias=True, exclude_unset=True),
-        call.query.request_context,
-        call.identity.kind,
-        call.identity.resource,
-    )
+    said: Json = {"role": "user", "id": signal_id, "content": message.contents}
+    sent = sent_by(call, [said], options, signal_id=signal_id, metadata=message.metadata or {})
     try:
         await turn_of_sent(call.app, channel, agent.id, run_id, sent, clock.now(), 0)
     except InvalidInput as error:
         raise _renamed(error, field, has_id=isinstance(given, SentMessage)) from error
     request_hash = hashlib.sha256(call.raw).hexdigest()
     joins = message.id is None and key_of(call.headers) is None
-    run = NewRun(channel, run_id, agent.id, request_hash, sent.to_json(), joins)
+    run = NewRun(channel, run_id, agent.id, request_hash, {"sent": sent.to_json()}, joins)
     accepted = await call.app.storage.queue_run(run)
     if accepted.request_hash != request_hash:
         raise KeyReused if key_of(call.headers) else Conflict(f"Another message was sent under the id {message.id}")
     if accepted.needs_worker:
         await workers.start(channel)
     return _reply(accepted, message)
+
+
+def sent_by(call: Call[Any, Any], messages: list[Json], options: StreamOptions, **message: Any) -> Sent:
+    """What the caller sends, as a worker gets it."""
+    given = options.model_dump(by_alias=True, exclude_unset=True)
+    return Sent(messages, given, call.query.request_context, call.identity.kind, call.identity.resource, **message)
 
 
 def _reply(accepted: Accepted, message: SentMessage) -> dict[str, Json]:
@@ -228,14 +227,14 @@ def _renamed(error: InvalidInput, field: str, *, has_id: bool) -> InvalidInput:
     return InvalidInput(*issues)
 
 
-def _workers(call: Call[Any, Any]) -> Workers:
+def workers_of(call: Call[Any, Any]) -> Workers:
     """Raises `NotFound` where the deployment has these routes turned off, so that clients use `stream`."""
     if call.app.workers is None:
         raise NotFound("Not Found")
     return call.app.workers
 
 
-async def _channel(call: Call[Any, Any]) -> Channel:
+async def channel_of(call: Call[Any, Any]) -> Channel:
     """Where the runs of the caller's thread are told. Raises `AccessDenied` for another owner's thread."""
     body: ChannelBody = call.body
     owner = call.identity.owner(body.resource_id)

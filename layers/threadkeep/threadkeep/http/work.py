@@ -7,9 +7,10 @@ stored twice. A run over which two workers died is given up.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import TypeVar
 
 from threadkeep import clock, ids
 from threadkeep.clock import Millis
@@ -17,17 +18,21 @@ from threadkeep.config import settings
 from threadkeep.errors import Conflict, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.app import App
+from threadkeep.http.approvals import DecisionBody, decided
 from threadkeep.http.chunks import Chunk, Chunks
 from threadkeep.http.generate import GenerateBody, turn_of
 from threadkeep.http.identity import Identity, Kind
 from threadkeep.http.route import Call
 from threadkeep.http.serve import parsed
-from threadkeep.http.stream import told
+from threadkeep.http.stream import chunks_of, told
 from threadkeep.jsontext import Json, as_object
 from threadkeep.storage.live import Channel, Claim, Held, Place
 from threadkeep.storage.port import Storage
 from threadkeep.turn import receipts
+from threadkeep.turn.approvals import let_go
 from threadkeep.turn.request import Services, TurnAgent, TurnRequest
+
+B = TypeVar("B")
 
 LEASE: Millis = 10_000
 RENEWAL_SECONDS = 3.0
@@ -43,32 +48,51 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a worker needs of a message that was sent: the message, options of its turn, and who sent it."""
+    """What a worker needs of messages that were sent: them, options of their turn, and who sent them.
 
-    signal_id: str
-    contents: Json
-    metadata: dict[str, Json]
+    `signal_id` and `metadata` are those of the one message of a user; results of tools have none.
+    """
+
+    messages: list[Json]
     options: dict[str, Json]
     context: dict[str, Json]
     kind: Kind
     resource: str | None
+    signal_id: str = ""
+    metadata: dict[str, Json] = field(default_factory=dict[str, Json])
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
 
     def told(self, run_id: str, at: Millis) -> Chunk:
-        """The chunk that tells subscribers of the message (spec-http 5, "Which mode to serve")."""
+        """The chunk that tells subscribers of a user's message (spec-http 5, "Which mode to serve")."""
         data: dict[str, Json] = {
             "id": self.signal_id,
             "type": "user",
             "tagName": "user",
-            "contents": self.contents,
+            "contents": self.messages[0]["content"],
             "createdAt": clock.iso(at),
             "acceptedAt": clock.iso(at),
         }
         if self.metadata:
             data["metadata"] = self.metadata
         return {"type": _MESSAGE, "data": data, "transient": True, "runId": run_id}
+
+
+@dataclass(frozen=True, slots=True)
+class SentDecision:
+    """What a worker needs of a decision on a call that waits for one, and of who took it."""
+
+    run_id: str
+    call_id: str
+    approved: bool
+    reason: str | None
+    context: dict[str, Json]
+    kind: Kind
+    resource: str | None
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
 
 
 async def turn_of_sent(
@@ -78,21 +102,17 @@ async def turn_of_sent(
     options = as_object(sent.options.get("memory")) or {}
     thread = as_object(options.get("thread")) or {}
     memory = options | {"thread": thread | {"id": channel.thread_id}, "resource": channel.resource_id}
-    message: Json = {"role": "user", "id": sent.signal_id, "content": sent.contents}
-    body = sent.options | {"messages": [message], "memory": memory, "runId": run_id}
-    call = Call(
-        path={"agentId": agent_id},
-        query=wire.ContextQuery(request_context=sent.context),
-        body=parsed(GenerateBody, body, "request body"),
-        raw=b"",
-        headers={},
-        identity=Identity(sent.kind, sent.resource),
-        arrived=at,
-        app=app,
-    )
+    body = sent.options | {"messages": sent.messages, "memory": memory, "runId": run_id}
+    call = _call(app, agent_id, sent, parsed(GenerateBody, body, "request body"), at)
     agent, request = await turn_of(call, "work", deadline)
-    [said] = request.messages
-    return agent, replace(request, messages=(replace(said, metadata=sent.metadata or None),))
+    said = tuple(replace(m, metadata=sent.metadata) if sent.metadata else m for m in request.messages)
+    return agent, replace(request, messages=said)
+
+
+def _call(app: App, agent_id: str, sent: Sent | SentDecision, body: B, at: Millis) -> Call[wire.ContextQuery, B]:
+    """The call that the sender made, as it would be now."""
+    query, identity = wire.ContextQuery(request_context=sent.context), Identity(sent.kind, sent.resource)
+    return Call({"agentId": agent_id}, query, body, b"", {}, identity, at, app)
 
 
 async def work(
@@ -163,22 +183,11 @@ async def _hold(storage: Storage, claim: Claim) -> None:
 
 
 async def _tell(app: App, claim: Claim, outlet: "Outlet", deadline: float) -> None:
-    """Run a message and tell what it says; whatever goes wrong is told too."""
+    """Do what was sent and tell what is said; whatever goes wrong is told too."""
     try:
         if claim.attempt > ATTEMPTS:
             raise Conflict("The run was cut off again and again; it is given up")
-        sent = Sent(**claim.request) if claim.request else None
-        if sent is None:
-            raise NotFound("The message is not there any more")
-        before = await _told_before(app.storage, claim)
-        if _MESSAGE not in before:
-            outlet.tell(sent.told(claim.run_id, claim.at))
-        if before - _OPENING:
-            outlet.tell(_cut_off(claim.run_id))
-        agent, request = await turn_of_sent(app, claim.channel, claim.agent_id, claim.run_id, sent, claim.at, deadline)
-        await _let_go(app.storage, claim, request)
-        request = replace(request, stopped=lambda: app.storage.is_stopped(claim))
-        async with aclosing(told(agent, request, Services(app.storage, app.models))) as chunks:
+        async with aclosing(_chunks(app, claim, deadline)) as chunks:
             async for chunk in chunks:
                 outlet.tell(chunk)
     except Exception as error:
@@ -186,6 +195,47 @@ async def _tell(app: App, claim: Claim, outlet: "Outlet", deadline: float) -> No
             raise  # nothing has begun: Lambda tries again
         for chunk in Chunks(claim.run_id).failed(error):
             outlet.tell(chunk)
+
+
+async def _chunks(app: App, claim: Claim, deadline: float) -> AsyncGenerator[Chunk]:
+    before = await _told_before(app.storage, claim)
+    match claim.request:
+        case {"sent": given}:
+            sent = Sent(**given)
+            if sent.signal_id and _MESSAGE not in before:
+                yield sent.told(claim.run_id, claim.at)
+            said = _answer(app, claim, sent, deadline)
+        case {"decision": given}:
+            said = _decided(app, claim, SentDecision(**given), deadline)
+        case _:
+            raise NotFound("What was sent is not there any more")
+    if before - _OPENING:
+        yield _cut_off(claim.run_id)
+    async with aclosing(said) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _answer(app: App, claim: Claim, sent: Sent, deadline: float) -> AsyncGenerator[Chunk]:
+    agent, request = await turn_of_sent(app, claim.channel, claim.agent_id, claim.run_id, sent, claim.at, deadline)
+    if claim.attempt > 1 and request.repeat is not None:
+        await receipts.let_go(app.storage, request.repeat)
+    request = replace(request, stopped=lambda: app.storage.is_stopped(claim))
+    async with aclosing(told(agent, request, Services(app.storage, app.models))) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _decided(app: App, claim: Claim, sent: SentDecision, deadline: float) -> AsyncGenerator[Chunk]:
+    body = DecisionBody(run_id=sent.run_id, tool_call_id=sent.call_id, reason=sent.reason)
+    call = _call(app, claim.agent_id, sent, body, claim.at)
+    taken = await decided(call, approved=sent.approved, deadline=deadline)
+    if claim.attempt > 1:
+        await let_go(app.storage, taken.suspended)
+    taken = replace(taken, request=replace(taken.request, stopped=lambda: app.storage.is_stopped(claim)))
+    async with aclosing(chunks_of(taken.suspended.run_id, taken.run)) as chunks:
+        async for chunk in chunks:
+            yield chunk
 
 
 async def _told_before(storage: Storage, claim: Claim) -> set[Json]:
@@ -201,12 +251,6 @@ async def _told_before(storage: Storage, claim: Claim) -> set[Json]:
 def _cut_off(run_id: str) -> Chunk:
     error: Json = {"message": "The run was cut off and begins again", "name": "Conflict"}
     return {"type": "error", "runId": run_id, "from": "AGENT", "payload": {"error": error}}
-
-
-async def _let_go(storage: Storage, claim: Claim, request: TurnRequest) -> None:
-    """Forget the receipt that a worker that died holds for this run; one that it finished stays."""
-    if claim.attempt > 1 and request.repeat is not None:
-        await receipts.let_go(storage, request.repeat)
 
 
 class Outlet:

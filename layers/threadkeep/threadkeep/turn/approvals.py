@@ -93,6 +93,15 @@ async def decide(
     return await run_turn(agent, replace(request, resumes=resumed, repeat=rest, deadline=left), services)
 
 
+async def let_go(storage: Storage, run: SuspendedRun) -> None:
+    """Have the rest of a run begun again whose process is known to be dead.
+
+    A call that it was at stays its own until its deadline: nobody knows whether the tool ran.
+    """
+    for call in run.calls:
+        await receipts.let_go(storage, _rest(run, call))
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """A decided call, as it is stored. `stopped` is what a processor raised over its result."""
