@@ -308,7 +308,7 @@ async def test_h21_a_turn_within_which_a_worker_died_begins_again_at_once_and_is
     await desk.send("Hi")
     claim = await desk.store.claim_run(CHANNEL, "dead", 50)
     assert isinstance(claim, Claim) and claim.request
-    sent = work.Sent(**claim.request)
+    sent = work.Sent(**claim.request["sent"])
     _, request = await work.turn_of_sent(desk.app, CHANNEL, claim.agent_id, claim.run_id, sent, claim.at, 60)
     assert request.repeat is not None
     held = Receipt(request.repeat.key, "holder", request.repeat.request_hash, "running", clock.now() + 60_000)
