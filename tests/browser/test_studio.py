@@ -10,9 +10,14 @@ from tests.browser.pages import Studio
 from tests.e2e.application import THREADS, eventually, new_id
 from tests.fixtures.agents import agents
 from tests.scripted.server import ScriptedModel
+from threadkeep.http.routes import ROUTES
 
 AGENT = "template-agent"  # Studio takes the agent's id for the owner of threads
 PROFILE = "# User Profile\n- Name: Ada\n- Location: London\n- Interests: engines"
+
+
+def has_route(path: str) -> bool:
+    return any(route.path == path for route in ROUTES)
 
 
 @pytest.fixture
@@ -47,23 +52,39 @@ def test_a_reply_grows_while_the_model_speaks_and_is_there_once_after_a_reload(
     studio: Studio, api: httpx.Client, scripted: ScriptedModel
 ) -> None:
     held = new_id("stall")
-    asked, said = (
-        f"How are you?\n@stall {held}\n@say Splendid, thank you for asking.",
-        "Splendid, thank you for asking.",
-    )
+    said = "Splendid, thank you for asking."
+    asked = f"How are you?\n@stall {held}\n@say {said}"
     studio.chat(AGENT)
     studio.send(asked)
-    expect(studio.log).to_contain_text(re.compile(r"asking\.\s*Splendi"))
-    expect(studio.log.get_by_text(said, exact=True)).to_have_count(0)
+    studio.expect_messages(asked, "Splendid")
     studio.shoot("2-reply-grows")
     scripted.release(held)
-    expect(studio.log.get_by_text(said, exact=True)).to_have_count(1)
+    studio.expect_messages(asked, said)
     studio.shoot("3-reply-is-whole")
     eventually(lambda: len(stored(api, studio.thread)) == 2)
     assert stored(api, studio.thread) == [("user", asked), ("assistant", said)]
     studio.page.reload()
     studio.expect_messages(asked, said)
     studio.shoot("4-after-reload")
+
+
+@pytest.mark.skipif(not has_route("/api/agents/{agentId}/send-tool-approval"), reason="no decisions over subscriptions")
+def test_a_tool_waits_for_approval(studio: Studio, api: httpx.Client) -> None:
+    asked = 'Delete it\n@call deleteFile {"path": "a.txt"} && @say May I?\n@say It is gone.'
+    studio.chat(AGENT)
+    studio.send(asked)
+    approve = studio.page.get_by_role("button", name="Approve deleteFile")
+    expect(approve).to_be_visible()
+    studio.shoot("10-approval-asked")
+    approve.click()
+    expect(studio.log.get_by_text("It is gone.", exact=True)).to_have_count(1)
+    studio.shoot("11-approved")
+    eventually(lambda: "It is gone." in stored(api, studio.thread)[-1][1])
+    studio.page.reload()
+    expect(studio.log.get_by_text("It is gone.", exact=True)).to_have_count(1)
+    expect(studio.log.get_by_text("May I?", exact=True)).to_have_count(1)
+    expect(approve).to_have_count(0)
+    studio.shoot("12-approved-after-reload")
 
 
 def test_the_memory_panel_shows_and_saves_working_memory(studio: Studio, api: httpx.Client, thread: str) -> None:
