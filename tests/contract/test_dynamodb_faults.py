@@ -1,6 +1,8 @@
 """What the emulator never shows: writers that collide, throttling, leftovers of a batch, answers that get lost."""
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -21,9 +23,10 @@ from tests.faults import (
     refused,
     sent,
 )
+from threadkeep import clock
 from threadkeep.errors import Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage.dynamodb import DynamoDBStorage
-from threadkeep.storage.port import Job, NewThread, TurnCommit
+from threadkeep.storage.port import Job, NewThread, Receipt, TurnCommit
 from threadkeep.testing.storage_base import message, turn
 
 TRANSACTION_FAULTS = [collision, lost, THROTTLED, IN_PROGRESS]
@@ -232,3 +235,26 @@ async def test_nothing_of_a_purged_thread_is_left(
     rows = client.scan(TableName=table, ConsistentRead=True)["Items"]
     client.close()
     assert [(row["pk"]["S"], row["sk"]["S"], row["threadCount"]["N"]) for row in rows] == [("R#r", "@", "0")]
+
+
+async def test_a_load_that_fails_ends_after_its_claim_is_made(storage: DynamoDBStorage, monkeypatch: Any):
+    claimed = asyncio.Event()
+    real = DynamoDBStorage._claim
+
+    async def slowly(self: DynamoDBStorage, receipt: Receipt | None) -> Receipt | None:
+        await asyncio.sleep(0.05)
+        found = await real(self, receipt)
+        claimed.set()
+        return found
+
+    async def broken(*_: Any) -> Any:
+        raise StoreUnavailable("down")
+
+    monkeypatch.setattr(DynamoDBStorage, "_claim", slowly)
+    monkeypatch.setattr(DynamoDBStorage, "_history", broken)
+    receipt = Receipt("key", "holder", "hash", "running", clock.now() + 60_000)
+    with pytest.raises(StoreUnavailable):
+        await storage.load_turn("t", last_messages=5, claim=receipt)
+    assert claimed.is_set(), "what is given back now would be claimed later, by nobody"
+    await storage.drop_receipt(receipt)
+    assert await storage.get_receipt("key") is None

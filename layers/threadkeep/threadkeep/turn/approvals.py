@@ -8,9 +8,7 @@ until the deadline; only then a repeat may run the tool once more, with the same
 """
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from threadkeep.errors import AccessDenied, Conflict, DeadlineExceeded, NotFound, ThreadGone, ThreadkeepError
 from threadkeep.models.port import ToolCall
@@ -35,8 +33,7 @@ from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
 from threadkeep.turn.stored_steps import metadata_of, stored_steps
 from threadkeep.turn.tools import CallOutcome, ToolContext, failed, run_call, unknown
-
-T = TypeVar("T")
+from threadkeep.turn.whole import whole
 
 _ATTEMPTS = 8  # other writers of the same answer or thread that may come first
 _HELD_BACK = "The tool ran, but what it returned was held back"
@@ -80,7 +77,7 @@ async def decide(
     if not plan.stores:
         raise Conflict("The agent stores nothing any more, so that no call of it can be decided")
     began = asyncio.get_running_loop().time()
-    decided = await _whole(_Decided(agent, own, plan, decision).in_time(run))
+    decided = await whole(_Decided(agent, own, plan, decision).in_time(run))
     resumed, stopped = decided.resumed, decided.stopped
     if isinstance(stopped, Aborted):
         return await _told(own, replace(decided.result, tripwire=stopped.tripwire, suspended=None))
@@ -180,9 +177,8 @@ class _Decided:
             after, update = self._after(run, call, messages, outcome)
             receipt = receipts.finished(hold.receipt) if hold.receipt else None
             try:
-                stored = await self.plan.storage.commit_turn(
-                    TurnCommit(thread, (), updates=(update,), receipt=receipt, suspended=after)
-                )
+                commit = TurnCommit(thread, (), updates=(update,), receipt=receipt, suspended=after)
+                stored = await whole(self.plan.storage.commit_turn(commit))
             except ThreadGone:
                 raise
             except Conflict:
@@ -287,16 +283,3 @@ async def _told(request: TurnRequest, result: TurnResult) -> TurnResult:
             await request.watcher(events.ApprovalNeeded(ToolCall(call.id, call.name, call.args)))
         await request.watcher(events.RunFinished(result))
     return result
-
-
-async def _whole(work: Awaitable[T]) -> T:
-    """The work's result. A caller that goes away waits for its end: nobody may be in doubt whether a tool ran."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen, so that nobody warns of it
-        raise

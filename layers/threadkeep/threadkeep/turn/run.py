@@ -51,6 +51,7 @@ from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Conversation, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import Tool, offered
+from threadkeep.turn.whole import whole
 from threadkeep.turn.working_memory import RunMemory
 
 _log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
         live = Live(request.watcher, new_id())
         ready = await _Turn(agent, request, plan, *model, tools, memory, hold, live).in_time()
-        result = await asyncio.shield(_stored(plan.storage, ready, hold))
+        result = await whole(_stored(plan.storage, ready, hold))
         if ready.title is not None:
             await _tell_title(live, Services(plan.storage, services.models), ready.title)
         await live.finished(result)
@@ -90,7 +91,7 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
 
 
 async def _stored(storage: Storage, ready: "_Ready", hold: Hold) -> TurnResult:
-    """The result of a run once it is stored. A caller that goes away now does not stop this."""
+    """The result of a run once it is stored. A caller that goes away now waits for this."""
     if ready.commit is None:
         return ready.result
     committed = await storage.commit_turn(ready.commit)
@@ -158,7 +159,9 @@ class _Turn:
         """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
         repeat, patience = self.request.repeat, receipts.patience(self.request.deadline)
         while True:
-            state = await _load(self.plan, self.request, self.hold.receipt)
+            state = await whole(
+                _load(self.plan, self.request, self.hold.receipt)
+            )  # a claim is given back once it is made
             if state.claimed is None or repeat is None or self.hold.receipt is None:
                 return state, None
             earlier = await receipts.outcome(self.plan.storage, repeat, state.claimed, patience)
@@ -195,7 +198,7 @@ class _Turn:
                     )
                 )
         except BaseException:  # hung up, out of time, or the model failed: what was seen is kept (DESIGN 4)
-            await asyncio.shield(self._keep(run, request, state))
+            await whole(self._keep(run, request, state))
             raise
         return await self._ready(run, request, state, answered)
 

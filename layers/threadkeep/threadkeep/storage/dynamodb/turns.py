@@ -45,11 +45,14 @@ class Turns(Part):
     ) -> TurnState:
         wanted = [items.message_key(thread_id, m) for m in dict.fromkeys(message_ids)]
         own, memories = items.thread_key(thread_id), [items.memory_key(memory)] if memory else []
-        history, found, claimed = await asyncio.gather(
-            self._history(thread_id, last_messages, budget),
-            self._table.batch_get([own, *wanted, *memories]),
-            self._claim(claim),
-        )
+        claiming = asyncio.create_task(self._claim(claim))
+        try:
+            history, found = await asyncio.gather(
+                self._history(thread_id, last_messages, budget),
+                self._table.batch_get([own, *wanted, *memories]),
+            )
+        finally:  # where that fails the caller gives its claim back, so it must have been made by then
+            claimed = await claiming
         row = items.find(found, own)
         thread = items.thread_from(row) if row is not None and items.is_ready(row) else None
         remembered = _memory(memory, thread, found)
