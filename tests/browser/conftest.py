@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,19 +22,25 @@ ARTEFACTS = ROOT / ".local/artefacts/browser"
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable(), args=list(OPTIONS))
+        expect.set_options(timeout=PATIENCE)
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="session")
-def studio(browser: Browser, agents_stack: Stack) -> Iterator[Studio]:
+def artefacts() -> Path:
+    """The folder for screenshots, emptied once."""
+    shutil.rmtree(ARTEFACTS, ignore_errors=True)
+    return ARTEFACTS
+
+
+@pytest.fixture(scope="session")
+def studio(browser: Browser, agents_stack: Stack, artefacts: Path) -> Iterator[Studio]:
     """Studio in one window, as a person has it open; its pages share what the browser keeps."""
     fetch(print)
-    shutil.rmtree(ARTEFACTS, ignore_errors=True)
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     context.set_default_timeout(PATIENCE)
-    expect.set_options(timeout=PATIENCE)
-    yield Studio(context.new_page(), f"{agents_stack.base_url}/studio", ARTEFACTS)
+    yield Studio(context.new_page(), f"{agents_stack.base_url}/studio", artefacts)
     context.close()
 
 

@@ -126,6 +126,33 @@ test("a tool of the browser runs there, and the answer goes on in one message", 
   assert.deepEqual(reloaded.map(text).filter(Boolean), ["@call localTime {}\n@say It is late", "It is late"]);
 });
 
+test("a call waits for the user's approval, and the answer goes on in one message", async (t) => {
+  for (const [approved, state] of [[true, "output-available"], [false, "output-denied"]]) {
+    const { chat, reload } = page(t, await app(t));
+    await chat.sendMessage({ text: '@call deleteFile {"path":"/x"}\n@say decided' });
+    const [waiting] = tools(chat.messages[1]);
+    assert.deepEqual([waiting.state, waiting.input], ["approval-requested", { path: "/x" }]);
+    await chat.addToolApprovalResponse({ id: waiting.approval.id, approved });
+    await settled(chat);
+    assert.deepEqual([chat.messages.length, tools(chat.messages[1]).map((part) => part.state), text(chat.messages[1])], [2, [state], "decided"]);
+    assert.deepEqual((await reload()).flatMap(tools).map((part) => part.state), [state]);
+  }
+});
+
+test("a call that waits is approved after a reload, by nobody else", async (t) => {
+  const parts = await app(t);
+  const { chat, thread, reload } = page(t, parts);
+  await chat.sendMessage({ text: '@call deleteFile {"path":"/x"} && deleteFile {"path":"/y"}\n@say decided' });
+  chat.messages = await reload();
+  const waiting = tools(chat.messages[1]);
+  const stolen = { ...chat.messages[1], parts: [{ ...waiting[0], state: "approval-responded", approval: { ...waiting[0].approval, approved: true } }] };
+  assert.ok([403, 404].includes((await parts.route.POST(post({ thread, message: stolen }, { session: "eve" }))).status));
+  for (const { approval: { id }, input } of waiting) await chat.addToolApprovalResponse({ id, approved: input.path === "/y" });
+  await settled(chat);
+  assert.equal(text(chat.messages[1]), "decided");
+  assert.deepEqual((await reload()).flatMap(tools).map((part) => part.state), ["output-denied", "output-available"]);
+});
+
 test("an answer is made anew, and the old one is gone", async (t) => {
   const { chat, reload } = page(t, await app(t));
   await chat.sendMessage({ text: "@dump" });

@@ -87,6 +87,19 @@ test("the page's tool runs in the browser and the agent goes on", async (t) => {
   assert.deepEqual([call.state, Object.keys(call.result)], ["result", ["now", "zone"]]);
 });
 
+test("the page asks before a tool runs that needs approval, once for each call", async (t) => {
+  const { chat } = await connected(t);
+  const { id } = await chat.create("Files");
+  const asked = [];
+  let text = "";
+  const approve = async (name, { path }) => (asked.push([name, path]), path === "/yes");
+  await chat.say(id, '@call deleteFile {"path":"/yes"} && deleteFile {"path":"/no"}\n@say decided', { approve, onText: (piece) => (text += piece) });
+  assert.deepEqual([asked, text], [[["deleteFile", "/yes"], ["deleteFile", "/no"]], "decided"]);
+  const stored = await conversation("template-agent", { thread: id }).messages();
+  const calls = stored.flatMap((message) => message.content.parts).filter((part) => part.type === "tool-invocation");
+  assert.deepEqual(calls.map(({ toolInvocation: call }) => call.state), ["result", "output-denied"]);
+});
+
 test("the page's memory is shown and edited, and an old version is refused", async (t) => {
   const { chat, explain } = await connected(t, process.env.EVE_TOKEN, { agentId: "thread-agent" });
   const { id } = await chat.create("Memory");
