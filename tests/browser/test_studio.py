@@ -10,14 +10,9 @@ from tests.browser.pages import Studio
 from tests.e2e.application import THREADS, eventually, new_id
 from tests.fixtures.agents import agents
 from tests.scripted.server import ScriptedModel
-from threadkeep.http.routes import ROUTES
 
 AGENT = "template-agent"  # Studio takes the agent's id for the owner of threads
 PROFILE = "# User Profile\n- Name: Ada\n- Location: London\n- Interests: engines"
-
-
-def has_route(path: str) -> bool:
-    return any(route.path == path for route in ROUTES)
 
 
 @pytest.fixture
@@ -68,23 +63,22 @@ def test_a_reply_grows_while_the_model_speaks_and_is_there_once_after_a_reload(
     studio.shoot("4-after-reload")
 
 
-@pytest.mark.skipif(not has_route("/api/agents/{agentId}/send-tool-approval"), reason="no decisions over subscriptions")
 def test_a_tool_waits_for_approval(studio: Studio, api: httpx.Client) -> None:
     asked = 'Delete it\n@call deleteFile {"path": "a.txt"} && @say May I?\n@say It is gone.'
     studio.chat(AGENT)
     studio.send(asked)
     approve = studio.page.get_by_role("button", name="Approve deleteFile")
     expect(approve).to_be_visible()
-    studio.shoot("10-approval-asked")
+    studio.shoot("5-approval-asked")
     approve.click()
     expect(studio.log.get_by_text("It is gone.", exact=True)).to_have_count(1)
-    studio.shoot("11-approved")
+    studio.shoot("6-approved")
     eventually(lambda: "It is gone." in stored(api, studio.thread)[-1][1])
     studio.page.reload()
     expect(studio.log.get_by_text("It is gone.", exact=True)).to_have_count(1)
     expect(studio.log.get_by_text("May I?", exact=True)).to_have_count(1)
     expect(approve).to_have_count(0)
-    studio.shoot("12-approved-after-reload")
+    studio.shoot("7-approved-after-reload")
 
 
 def test_the_memory_panel_shows_and_saves_working_memory(studio: Studio, api: httpx.Client, thread: str) -> None:
@@ -94,13 +88,13 @@ def test_the_memory_panel_shows_and_saves_working_memory(studio: Studio, api: ht
     studio.chat(AGENT, thread)
     studio.show_memory()
     expect(studio.page.get_by_text("Name: Grace")).to_be_visible()
-    studio.shoot("5-memory-shown")
+    studio.shoot("8-memory-shown")
     studio.page.get_by_role("button", name="Edit Working Memory").click()
     studio.page.get_by_role("textbox").filter(has_text="Grace").fill(PROFILE)
     studio.page.get_by_role("button", name="Save Changes").click()
     expect(studio.page.get_by_text("Interests: engines")).to_be_visible()
     expect(studio.page.get_by_role("button", name="Edit Working Memory")).to_be_visible()
-    studio.shoot("6-memory-saved")
+    studio.shoot("9-memory-saved")
     assert api.get(where, params={"agentId": AGENT, "resourceId": AGENT}).json()["workingMemory"] == PROFILE
 
 
@@ -118,7 +112,7 @@ def test_a_thread_is_cloned(studio: Studio, api: httpx.Client, thread: str) -> N
     studio.show_memory(False)
     expect(studio.thread_link(thread)).to_be_visible()
     expect(studio.thread_link(clone)).to_be_visible()
-    studio.shoot("7-cloned")
+    studio.shoot("10-cloned")
 
 
 def test_a_thread_is_deleted(studio: Studio, api: httpx.Client, thread: str) -> None:
@@ -126,9 +120,9 @@ def test_a_thread_is_deleted(studio: Studio, api: httpx.Client, thread: str) -> 
     studio.expect_messages("Hello @say Good day.", "Good day.")
     studio.show_memory(False)
     studio.thread_link(thread).get_by_role("button", name="delete thread").click()
-    studio.shoot("8-asked-before-deleting")
-    studio.page.get_by_role("alertdialog").get_by_role("button", name=re.compile("Continue|Delete")).click()
+    studio.shoot("11-asked-before-deleting")
+    studio.page.get_by_role("alertdialog").get_by_role("button", name="Continue").click()
     expect(studio.page.get_by_text("Chat deleted successfully")).to_be_visible()
     expect(studio.thread_link(thread)).to_have_count(0)
-    studio.shoot("9-deleted")
+    studio.shoot("12-deleted")
     assert api.get(f"{THREADS}/{thread}").status_code == 404
