@@ -17,7 +17,7 @@ The tree::
     ├── TooLarge                    413
     ├── KeyReused                   422   an Idempotency-Key came with another request before
     ├── ModelRejected               424   the model refuses the request; repeating cannot help
-    ├── ProcessorFailed             424   a processor of the agent failed; nothing was stored
+    ├── ProcessorFailed             424   a processor of the agent failed
     ├── OutputInvalid               424   the answer breaks the schema that it had to follow
     ├── ToolFailed                  424   a tool that was called directly raised an error
     ├── ModelUnavailable            503   the model is down, busy or too slow; repeating may help

@@ -436,6 +436,49 @@ async def test_a_subscription_stays_while_a_worker_is_silent(monkeypatch: pytest
     assert '"finish"' in subscriber.text
 
 
+async def test_whatever_is_sent_once_a_subscription_is_connected_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(FakeModel(says("Hello")))
+    state = desk.store.live_state
+
+    async def slowly(channel: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await state(channel)
+
+    monkeypatch.setattr(desk.store, "live_state", slowly)
+    subscriber = Subscriber(desk)
+    listening = asyncio.create_task(subscriber.listen())
+    await subscriber.until("connected")
+    await desk.send("Hi")
+    await desk.work()
+    await subscriber.until('"finish"')
+    subscriber.gone.set()
+    await listening
+
+
+async def test_a_subscription_outlives_a_store_that_does_not_answer_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, down = Desk(FakeModel(says("Hello"))), [True, True, False]
+    read = desk.store.read_output
+
+    async def flaky(channel: Any, after: Any) -> Any:
+        if down and down.pop(0):
+            raise StoreUnavailable("throttled")
+        return await read(channel, after)
+
+    monkeypatch.setattr(desk.store, "read_output", flaky)
+    subscriber = Subscriber(desk)
+    listening = asyncio.create_task(subscriber.listen())
+    await subscriber.until("connected")
+    await desk.send("Hi")
+    await desk.work()
+    await subscriber.until('"finish"')
+    subscriber.gone.set()
+    await listening
+    assert not down
+    assert subscriber.text.count('"finish"') == 1
+
+
 async def test_a_client_that_names_the_last_place_goes_on_behind_it() -> None:
     desk = Desk(FakeModel(says("one"), says("two")))
     await desk.send("1")

@@ -59,7 +59,7 @@ def test_a_run_that_nobody_stopped_has_no_tripwire() -> None:
 
 def test_pr8_a_processor_that_raises_is_424_and_tells_nothing_else() -> None:
     status, reply = generate(house(), requestContext={"how": "raise"})
-    assert (status, reply) == (424, {"error": "Processor stop failed; nothing was stored"})
+    assert (status, reply) == (424, {"error": "Processor stop failed"})
 
 
 def test_agents_show_their_processors() -> None:

@@ -293,3 +293,21 @@ def test_the_gateway_does_not_serve_streams_by_accident(house: House) -> None:
     """The buffered front has no way to stream: the deployed function is another one."""
     assert {route.function for route in ROUTES if route.streams} == {"stream"}
     assert all(route.streams for route in ROUTES if route.function == "stream")
+
+
+async def test_h13_who_hangs_up_before_the_stream_begins_waits_for_nothing() -> None:
+    gate = asyncio.Event()
+    first = Caller(Talker("Hello", gate, " world"))
+    second = Caller(first.model, store=first.store)
+    running = asyncio.create_task(first.post(request()))
+    await first.until("Hello")
+    repeating = asyncio.create_task(second.post(request()))
+    await asyncio.sleep(0.05)
+    assert not repeating.done(), "a repeat waits for the run that it repeats"
+    second.gone.set()
+    await asyncio.wait_for(repeating, 5)
+    assert second.sent == []
+    gate.set()
+    await running
+    assert await first.stored() == [("user", "hi"), ("assistant", "Hello world")]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -135,6 +135,21 @@ async def test_loop8_a_failing_tool_is_told_to_the_model_and_the_run_goes_on(hou
     assert (stored["state"], stored["errorText"]) == ("output-error", "RuntimeError: no station in Oslo")
 
 
+async def test_loop8_a_tool_within_which_something_is_cancelled_is_one_that_fails(house):
+    @tool
+    async def careless(city: str) -> str:
+        """Waits for what somebody cancels."""
+        work = asyncio.create_task(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(work.cancel)
+        await work
+        return city
+
+    h = house(calls(("careless", {"city": "Oslo"})), says("I cannot."), tools=[careless])
+    result = await h.turn("weather?")
+    assert [o.error for o in result.steps[0].outcomes] == ["The tool was cancelled"]
+    assert result.text == "I cannot."
+
+
 async def test_loop8_an_invented_tool_is_answered_with_the_list_of_tools(house):
     h = house(calls(("teleport", {})), "fine", tools=[weather, who])
     await h.turn("go")

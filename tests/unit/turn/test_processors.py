@@ -382,7 +382,7 @@ async def test_pr8_an_exception_is_one_clear_error_and_stores_nothing(house, met
     h = house(calls(("look", {"n": 3})), tools=[look], input_processors=[broken], output_processors=[broken])
     with pytest.raises(ProcessorFailed) as caught:
         await h.turn("go")
-    assert str(caught.value) == "Processor broken failed; nothing was stored"
+    assert str(caught.value) == "Processor broken failed"
     assert caught.value.status == 424 and isinstance(caught.value.__cause__, RuntimeError)
     assert await h.stored() == ()
 

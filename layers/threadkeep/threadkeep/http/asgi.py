@@ -9,9 +9,9 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, MutableMapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from threadkeep import clock, jsontext
@@ -22,6 +22,7 @@ from threadkeep.http.chunks import Chunk
 from threadkeep.http.route import Request, Route, Table
 from threadkeep.http.serve import CORS, MAX_REQUEST_BYTES, Reply, failed, opened
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -52,12 +53,14 @@ class StreamApp:
             return
         try:
             request = _request(scope, match[1], await _body(receive))
-            chunks = await opened(match[0], request, self._app())
+            gone = asyncio.create_task(_gone(receive))
+            chunks = await _unless(gone, opened(match[0], request, self._app()))
         except Exception as error:  # refused before anything ran: an ordinary reply
             await _answer(send, failed(error, str(uuid.uuid4())))
             return
-        await send({"type": "http.response.start", "status": 200, "headers": _encoded(_STREAM)})
-        await self._pour(chunks, receive, send)
+        if chunks is not None:
+            await send({"type": "http.response.start", "status": 200, "headers": _encoded(_STREAM)})
+            await self._pour(chunks, gone, send)
 
     def match(self, scope: Scope) -> tuple[Route[Any, Any, Any], dict[str, str]] | None:
         """The route of a request and its raw path parameters; None if it is not one of these routes."""
@@ -73,9 +76,8 @@ class StreamApp:
     def _patterns(self) -> list[tuple[Route[Any, Any, Any], re.Pattern[str]]]:
         return [(r, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", r.path))) for r in self._table]
 
-    async def _pour(self, chunks: AsyncGenerator[Chunk | str], receive: Receive, send: Send) -> None:
+    async def _pour(self, chunks: AsyncGenerator[Chunk | str], gone: asyncio.Task[None], send: Send) -> None:
         """Send chunks as they come, comments while none comes, and nothing more once the client has gone."""
-        gone = asyncio.create_task(_gone(receive))
         waiting = asyncio.create_task(anext(chunks, None))
         try:
             while not gone.done():
@@ -106,6 +108,19 @@ def _block(told: Chunk | str) -> str:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _unless(gone: asyncio.Task[None], opening: Coroutine[Any, Any, T]) -> T | None:
+    """What is opened; None if the client has gone before: a request that waits for another may wait for long."""
+    task = asyncio.create_task(opening)
+    try:
+        await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            task.cancel()
+            gone.cancel()
+            await asyncio.wait({gone, task})
 
 
 async def _send(send: Send, text: str, *, more: bool = True) -> None:

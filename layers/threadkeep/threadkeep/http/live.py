@@ -14,16 +14,17 @@ from pydantic import Discriminator, Tag
 
 from threadkeep import clock
 from threadkeep.config import settings
-from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, KeyReused, NotFound
+from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.generate import GenerateBody, agent_of
+from threadkeep.http.logs import logger
 from threadkeep.http.repeats import key_of, new_id
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.http.work import Sent, turn_of_sent
 from threadkeep.http.workers import Workers
 from threadkeep.jsontext import Json
-from threadkeep.storage.live import Accepted, Channel, NewRun, Place
+from threadkeep.storage.live import Accepted, Channel, NewRun, Output, Place
 from threadkeep.storage.port import Storage
 
 IDLE_SECONDS = 60.0  # without a run: then a subscription ends, and clients subscribe again
@@ -146,11 +147,11 @@ async def subscribe(call: Call[wire.Query, ChannelBody]) -> AsyncGenerator[Chunk
     workers_of(call)
     agent_of(call)
     channel, after = await channel_of(call), _place(call.headers.get("last-event-id"))
-    yield "connected"
     place = after or (await call.app.storage.live_state(channel)).start
+    yield "connected"  # whatever is sent from here on is told
     end, quiet, pause, told_all = clock.now() + settings().stream_deadline_seconds * 1000, clock.now(), 0.0, True
     while clock.now() < end:
-        outputs = await call.app.storage.read_output(channel, place)
+        outputs = await _news(call.app.storage, channel, place)
         for output in outputs:
             for chunk in output.chunks:
                 yield chunk
@@ -162,6 +163,15 @@ async def subscribe(call: Call[wire.Query, ChannelBody]) -> AsyncGenerator[Chunk
             return
         pause = _FIRST_PAUSE if not told_all or not pause else min(pause * 1.5, _LONGEST_PAUSE)
         await asyncio.sleep(pause)
+
+
+async def _news(storage: Storage, channel: Channel, place: Place) -> tuple[Output, ...]:
+    """What was told behind a place; nothing while the store does not answer, which is often over soon."""
+    try:
+        return await storage.read_output(channel, place)
+    except StoreUnavailable as error:
+        logger().warning("live output not read", exc_info=error)
+        return ()
 
 
 async def _is_held(storage: Storage, channel: Channel) -> bool:

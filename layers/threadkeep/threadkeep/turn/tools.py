@@ -194,6 +194,11 @@ async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutc
         return _done(call, validation_result(call, invalid.problems))
     except ToolRefused as refused:
         return failed(call, str(refused))
+    except asyncio.CancelledError:  # of the run, or only of something that the tool waited for
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        _log.warning("tool %s was cancelled", call.name, exc_info=True)
+        return failed(call, "The tool was cancelled")
     except Exception as error:  # a tool may raise anything; the model is told and goes on (LOOP-8)
         _log.warning("tool %s failed", call.name, exc_info=True)
         return failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)

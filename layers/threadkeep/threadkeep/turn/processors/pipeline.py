@@ -139,7 +139,7 @@ class Pipeline:
             raise
         except Exception as error:  # a processor may raise anything
             _log.warning("processor %s failed", processor.id, exc_info=True)
-            raise ProcessorFailed(f"Processor {processor.id} failed; nothing was stored") from error
+            raise ProcessorFailed(f"Processor {processor.id} failed") from error
 
 
 def check_ids(processors: Iterable[Processor]) -> None:
