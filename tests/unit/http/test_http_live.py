@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.fakes import FakeModel, calls, says
 from tests.unit.http.house import SERVICE, NoWorkers, user
+from tests.unit.turn.test_stream import Talker
 from threadkeep import Agent, Memory, clock, tool
 from threadkeep.agents import Registry
 from threadkeep.errors import Conflict, InvalidInput, KeyReused, NotFound, StoreUnavailable
@@ -348,6 +349,29 @@ async def test_one_worker_too_many_leaves_the_run_to_the_other() -> None:
     assert not first.done()
     release.set()
     await first
+    assert (await desk.types()).count("finish") == 1
+
+
+async def test_a_store_that_does_not_answer_for_a_moment_cuts_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_REPEAT", 0.01)
+    desk, failures = Desk(Talker("Hello ", asyncio.Event(), "world")), 2
+    gate, append = desk.model.pieces[1], desk.store.append_output
+
+    async def flaky(claim: Any, chunks: Any) -> Any:
+        nonlocal failures
+        if any(c["type"] == "text-delta" for c in chunks) and failures:
+            failures -= 1
+            if not failures:
+                gate.set()
+            raise StoreUnavailable("throttled")
+        return await append(claim, chunks)
+
+    monkeypatch.setattr(desk.store, "append_output", flaky)
+    await desk.send("Hi")
+    await desk.work()
+    assert failures == 0
+    assert await desk.stored() == [("user", "Hi"), ("assistant", "Hello world")]
+    assert "".join(c["payload"]["text"] for c in await desk.told() if c["type"] == "text-delta") == "Hello world"
     assert (await desk.types()).count("finish") == 1
 
 

@@ -39,6 +39,7 @@ RENEWAL_SECONDS = 3.0
 ATTEMPTS = 2
 SHORTEST_RUN = 300.0  # seconds that a worker must have left to begin one more run
 ENDING = 30.0  # seconds of them that it keeps for the end
+_REPEAT = 1.0  # seconds before output is told again that the store did not take
 _FIRST_PACE, _PACE = 0.02, 0.15  # seconds between two rows of output; the second once a run is under way
 _MESSAGE = "data-user-message"
 _OPENING: set[Json] = {_MESSAGE, "start", "step-start"}  # what may be told again without a word about it
@@ -273,7 +274,8 @@ class Outlet:
         self._news.set()
 
     async def pour(self) -> None:
-        """Append what was told, as soon as it is and then in a steady pace. Raises `Conflict`, `StoreUnavailable`."""
+        """Append what was told, as soon as it is and then in a steady pace. Raises `Conflict`, and `StoreUnavailable`
+        at the end: until then the store has time to come back."""
         pace = _FIRST_PACE
         while True:
             await self._news.wait()
@@ -281,7 +283,21 @@ class Outlet:
                 return
             self._news.clear()
             batch, self.rest = self.rest, []
-            self.claim = await self._storage.append_output(self.claim, batch)
+            await self._append(batch)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), pace)
             pace = min(pace * 2, _PACE)
+
+    async def _append(self, batch: list[Chunk]) -> None:
+        """Append a batch as it is: an attempt that failed may have been stored, and the next takes its place."""
+        while True:
+            is_last = self._closed.is_set()
+            try:
+                self.claim = await self._storage.append_output(self.claim, batch)
+                return
+            except StoreUnavailable:
+                if is_last:
+                    raise
+                _log.warning("output not told yet", exc_info=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), _REPEAT)
