@@ -41,7 +41,8 @@ class Door:
         self._alone = threading.Lock()
         app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])])
         asgi = self._streaming(app)
-        config = uvicorn.Config(asgi, host="127.0.0.1", port=0, ws="none", lifespan="off", log_level="critical")
+        quiet: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_level": "critical"}
+        config = uvicorn.Config(asgi, host="127.0.0.1", port=0, timeout_graceful_shutdown=1, **quiet)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run)
 
@@ -55,7 +56,7 @@ class Door:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(10)
+        self._thread.join()  # a thread that stays would keep the whole run from ending
 
     def reset(self) -> None:
         self.__dict__.update(house=House(), seen=[], streams={}, real_streams=False, hung_up=threading.Event())
