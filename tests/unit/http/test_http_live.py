@@ -304,6 +304,18 @@ async def test_a_turn_that_was_stored_is_told_again_and_not_run_again() -> None:
     assert len(await desk.stored()) == 2
 
 
+async def test_a_run_that_was_told_to_its_end_is_not_told_again() -> None:
+    desk = Desk(FakeModel(says("next")))
+    await desk.send("Hi")
+    await died(desk, "data-user-message", "start", "text-delta", "finish")
+    await desk.send("More")
+    await desk.work()
+    types = await desk.types()
+    assert types[:6] == ["data-user-message", "start", "text-delta", "finish", "data-user-message", "start"]
+    assert (types.count("finish"), "error" in types) == (2, False)
+    assert not (await desk.store.live_state(CHANNEL)).is_live
+
+
 async def test_h21_a_turn_within_which_a_worker_died_begins_again_at_once_and_is_the_new_workers_alone() -> None:
     desk = Desk(FakeModel(says("Hello")))
     await desk.send("Hi")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import FakeModel, calls, says
+from tests.unit.turn.test_approvals import Disk, decided
 from tests.unit.turn.test_stream import Talker, kinds, watch, weather
 from threadkeep import Memory
 from threadkeep.storage.memory import InMemoryStorage
@@ -69,6 +70,27 @@ async def test_h13_hanging_up_at_any_moment_loses_nothing_that_was_seen(house, m
         assert stored or not {"TextDelta", "CallFinished"} & set(kinds(seen)), f"lost at moment {moment}"
         ends.add(reading.cancelled())
     assert ends == {True, False}, "some runs are cut, some come to their end"
+
+
+async def test_h13_a_decision_that_is_cut_at_any_moment_runs_the_tool_once_and_is_taken_up_by_a_repeat(house) -> None:
+    ends = set[bool]()
+    for moment in range(MOMENTS):
+        disk = Disk()
+        h = house(calls(("erase", {"path": "/x"})), "It is gone.", "It is gone.", tools=[disk.tool])
+        h.storage = Threads()
+        run_id = (await h.turn("erase it")).run_id
+        deciding = asyncio.create_task(decided(h, run_id))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        deciding.cancel()
+        await asyncio.wait([deciding])
+        assert asyncio.all_tasks() == {asyncio.current_task()}, f"a task is left at moment {moment}"
+        async with asyncio.timeout(0.5):
+            await decided(h, run_id)
+        assert disk.erased == ["/x"], f"at moment {moment}"
+        assert [role for role, _ in await h.texts()] == ["user", "assistant", "assistant"], f"at moment {moment}"
+        ends.add(deciding.cancelled())
+    assert ends == {True, False}, "some decisions are cut, some come to their end"
 
 
 async def test_h13_who_hangs_up_while_the_turn_is_stored_finds_it_stored(house, monkeypatch) -> None:

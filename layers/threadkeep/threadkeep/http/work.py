@@ -200,6 +200,8 @@ async def _tell(app: App, claim: Claim, outlet: "Outlet", deadline: float) -> No
 
 async def _chunks(app: App, claim: Claim, deadline: float) -> AsyncGenerator[Chunk]:
     before = await _told_before(app.storage, claim)
+    if "finish" in before:  # a worker died between this and saying that the run is over
+        return
     match claim.request:
         case {"sent": given}:
             sent = Sent(**given)

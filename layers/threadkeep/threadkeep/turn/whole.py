@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
-async def whole(work: Coroutine[Any, Any, T]) -> T:
+async def whole(work: Awaitable[T]) -> T:
     """The result of `work`. A caller that is cancelled waits for its end: nobody may doubt whether it was done."""
-    task, cancelled = asyncio.create_task(work), None
+    task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
         try:
             await asyncio.wait([task])
