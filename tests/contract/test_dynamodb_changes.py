@@ -1,6 +1,8 @@
 """Faults while threads and messages are changed, copied and purged: one request has one effect, or none (H11)."""
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -264,7 +266,8 @@ async def test_a_copy_that_is_given_up_while_it_is_watched_is_left_alone(
     async def given_up(_: float) -> None:
         await storage._abandon(clones.steps.copying_of(row))
 
-    monkeypatch.setattr(clones.asyncio, "sleep", given_up)
+    own = SimpleNamespace(sleep=given_up, gather=asyncio.gather)  # the real module belongs to other threads, too
+    monkeypatch.setattr(clones, "asyncio", own)
     await storage.finish_clone("copy")
     assert (await storage.load_turn("copy", last_messages=1)).deleting is True
 

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running_door() -> Iterator[Door]:
     with Door() as door:
         yield door

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -181,7 +182,7 @@ async def test_the_async_client_repeats_alike(monkeypatch: pytest.MonkeyPatch) -
     async def sleep(seconds: float) -> None:
         taken.append(seconds)
 
-    monkeypatch.setattr("threadkeep_client.client.asyncio.sleep", sleep)
+    monkeypatch.setattr("threadkeep_client.client.asyncio", SimpleNamespace(sleep=sleep))
     script = Script(lost(), unavailable(), httpx.Response(200, json=DONE), lost())
     async with AsyncClient("http://server", transport=httpx.MockTransport(script)) as client:
         assert (await client.send(SAFE["a turn on a thread"][0])).text == "Hello"
