@@ -11,6 +11,11 @@ class Aborting(Reply):
     aborted: bool
 
 
+class BrowserSession(Reply):
+    has_session: bool
+    screencast_available: bool
+
+
 class BuilderSettings(Reply):
     """
     Whether agents can be made in Studio: they cannot, agents are code.
@@ -119,6 +124,18 @@ class MessagesPage(Reply):
     per_page: int | Literal[False]
     has_more: bool
     ui_messages: None
+
+
+class Observations(Reply):
+    """
+    What an agent has observed; no agent observes yet.
+    """
+
+    record: dict[str, Any] | None
+
+
+class Permissions(Reply):
+    patterns: list[str]
 
 
 class ProcessorView(Reply):

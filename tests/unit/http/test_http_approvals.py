@@ -268,3 +268,64 @@ async def test_a_model_that_fails_after_the_result_is_told_as_a_chunk() -> None:
     ]
     chunks = await told(c, pending, APPROVE)
     assert chunks[-1]["payload"]["stepResult"]["reason"] == "stop"
+
+
+# --- resumed by data --------------------------------------------------------------------------------------------
+
+RESUME = "/api/agents/talker/resume-stream"
+
+
+@pytest.mark.parametrize("path", [RESUME, RESUME + "-until-idle"])
+async def test_a_run_that_is_resumed_streams_as_an_approved_one(path: str) -> None:
+    c = caller("It is gone.")
+    run = (await asked(c))["runId"]
+    for _ in range(2):  # a repeat is told the same
+        chunks = await told(c, {"runId": run, "resumeData": {"approved": True}, "maxSteps": 1}, path)
+        assert types(chunks)[:3] == ["tool-call", "tool-result", "step-finish"]
+        assert chunks[-1]["payload"]["stepResult"]["reason"] == "stop"
+        assert {chunk["runId"] for chunk in chunks} == {run}
+    await told(c, {"runId": run, "resumeData": {"approved": False}}, path)
+    assert c.status == 409
+
+
+async def test_a_run_that_is_resumed_with_a_refusal_tells_the_model_why() -> None:
+    c = caller("Then not.")
+    pending = await asked(c)
+    chunks = await told(c, pending | {"resumeData": {"approved": False, "reason": "too dear"}}, RESUME)
+    assert types(chunks)[:3] == ["tool-call", "tool-output-denied", "step-finish"]
+    assert "too dear" in str(c.model.requests[-1].messages)
+
+
+async def test_of_several_calls_that_wait_one_must_be_named() -> None:
+    asks = calls(("deleteFile", {"path": "/x"}), ("deleteFile", {"path": "/y"}))
+    c = Caller(FakeModel(asks, "Both."), agent={"tools": [delete_file]})
+    chunks = [chunk for chunk in await told(c, TALK) if chunk["type"] == "tool-call-approval"]
+    first, second = (chunk["payload"]["toolCallId"] for chunk in chunks)
+    body = {"runId": chunks[0]["runId"], "resumeData": {"approved": True}}
+    await told(c, body, RESUME)
+    (issue,) = json.loads(c.text)["issues"]
+    assert (c.status, issue["field"]) == (400, "toolCallId")
+    assert first in issue["message"] and second in issue["message"]
+    assert types(await told(c, body | {"toolCallId": second}, RESUME))[:2] == ["tool-call", "tool-result"]
+    chunks = await told(c, body, RESUME)  # the other one is the only one now
+    assert (chunks[0]["payload"]["toolCallId"], chunks[-1]["type"]) == (first, "finish")
+    await told(c, body, RESUME)
+    assert c.status == 400
+
+
+async def test_what_refuses_to_resume_is_an_ordinary_reply() -> None:
+    c = caller()
+    pending = await asked(c)
+    yes = {"resumeData": {"approved": True}}
+    for body, who, status, field in (
+        (pending, SERVICE, 400, "resumeData"),
+        (pending | {"resumeData": {}}, SERVICE, 400, "resumeData.approved"),
+        (pending | {"resumeData": {"approved": "yes"}}, SERVICE, 400, "resumeData.approved"),
+        (pending | yes | {"toolCallId": ""}, SERVICE, 400, "toolCallId"),
+        (pending | yes | {"runId": "none"}, SERVICE, 404, None),
+        (pending | yes | {"toolCallId": "none"}, SERVICE, 404, None),
+        (pending | yes, EVE, 403, None),
+    ):
+        await told(c, body, RESUME, who)
+        assert (c.status, c.headers["content-type"]) == (status, "application/json")
+        assert [i["field"] for i in json.loads(c.text).get("issues", ())] == ([field] if field else [])

@@ -148,6 +148,7 @@ def test_a_transfer_must_name_a_legal_owner(house: House, body: Any) -> None:
 # --- status and config ---
 
 STATUS, CONFIG = "/api/memory/status", "/api/memory/config"
+OBSERVATIONS = "/api/memory/observational-memory"
 NOTHING = {"semanticRecall": False, "workingMemory": {"enabled": False}, "observationalMemory": {"enabled": False}}
 
 
@@ -164,6 +165,25 @@ def test_status(house: House, agent: str, status: Any) -> None:
 def test_status_and_config_need_an_agent(house: House, route: str) -> None:
     status, body = house.call("GET", route)
     assert (status, [issue["field"] for issue in body["issues"]]) == (400, ["agentId"])
+
+
+@pytest.mark.parametrize("agent", ["assistant", "plain"])
+def test_no_agent_observes(house: House, agent: str) -> None:
+    refused = (400, {"error": "Observational Memory is not enabled for this agent"})
+    query: dict[str, Any] = {"agentId": agent, "resourceId": "user-ada", "limit": "5"}
+    assert house.call("GET", OBSERVATIONS, query=query) == refused
+    assert house.call("POST", OBSERVATIONS + "/buffer-status", body={"agentId": agent, "threadId": "t"}) == refused
+
+
+def test_observations_of_an_agent_that_is_unknown_or_not_named(house: House) -> None:
+    missing = (404, {"error": "Agent not found"})
+    assert house.call("GET", OBSERVATIONS, query={"agentId": "no"}) == missing
+    assert house.call("POST", OBSERVATIONS + "/buffer-status", body={"agentId": "no"}) == missing
+    for status, reply in (
+        house.call("GET", OBSERVATIONS),
+        house.call("POST", OBSERVATIONS + "/buffer-status", body={}),
+    ):
+        assert (status, reply["issues"][0]["field"]) == (400, "agentId")
 
 
 def config(house: House, agent: str, **query: str) -> Any:
@@ -225,9 +245,10 @@ def test_messages_of_a_network_are_the_newest_ones(house: House) -> None:
     [
         ("/api/agents/{agentId}/voice/speakers", []),
         ("/api/agents/{agentId}/voice/listener", {"enabled": False}),
+        ("/api/agents/{agentId}/browser/session", {"hasSession": False, "screencastAvailable": False}),
     ],
 )
-def test_agents_neither_speak_nor_listen(house: House, resource: str, reply: Any) -> None:
+def test_agents_neither_speak_nor_listen_nor_browse(house: House, resource: str, reply: Any) -> None:
     assert house.call("GET", resource, path={"agentId": "plain"}) == (200, reply)
     missing = (404, {"error": "Agent with id nope not found"})
     assert house.call("GET", resource, path={"agentId": "nope"}) == missing

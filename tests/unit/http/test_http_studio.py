@@ -12,6 +12,7 @@ PAGING = {"total": 0, "page": 0, "perPage": 10, "hasMore": False}
 @pytest.mark.parametrize(
     ("path", "answer"),
     [
+        ("auth/permission-patterns", {"patterns": ["*"]}),
         ("workflows", {}),
         ("processors", {}),
         ("scores/scorers", {}),

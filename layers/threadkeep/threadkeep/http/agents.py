@@ -78,6 +78,11 @@ class Listener(wire.Reply):
     enabled: bool
 
 
+class BrowserSession(wire.Reply):
+    has_session: bool
+    screencast_available: bool
+
+
 async def list_agents(call: Call[AgentsQuery, None]) -> dict[str, AgentView]:
     """Every agent by its id; agents that only work under a supervisor are not in it."""
     views: dict[str, AgentView] = {}
@@ -138,6 +143,12 @@ async def get_listener(call: Call[wire.Query, None]) -> Listener:
     """Whether an agent understands speech: it does not."""
     _agent(call)
     return Listener(enabled=False)
+
+
+async def get_browser_session(call: Call[wire.Query, None]) -> BrowserSession:
+    """Whether an agent has a browser open: it has none."""
+    _agent(call)
+    return BrowserSession(has_session=False, screencast_available=False)
 
 
 def _agent(call: Call[Any, None]) -> "Agent":
@@ -282,6 +293,17 @@ ROUTES = (
         body=NoBody,
         reply=Listener,
         summary="Tell whether an agent listens",
+        errors=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/api/agents/{agentId}/browser/session",
+        function="agents",
+        operation=get_browser_session,
+        query=wire.Query,
+        body=NoBody,
+        reply=BrowserSession,
+        summary="Tell whether an agent has a browser open",
         errors=(404,),
     ),
 )

@@ -1,12 +1,12 @@
 """Approvals that are streamed: a decision, its result, and the rest of the run (spec-http 3, "Resumed streams")."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any
 
 from threadkeep.config import settings
 from threadkeep.http import wire
-from threadkeep.http.approvals import DecisionBody, decided
+from threadkeep.http.approvals import Decided, DecisionBody, ResumeBody, decided, resumed
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.http.stream import chunks_of
@@ -14,34 +14,47 @@ from threadkeep.http.stream import chunks_of
 
 async def approve_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Run a call that waits for approval, and tell its result and the rest of its run."""
-    async with aclosing(_told(call, approved=True)) as chunks:
+    async with aclosing(_told(decided(call, approved=True, deadline=_deadline()))) as chunks:
         async for chunk in chunks:
             yield chunk
 
 
 async def decline_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Tell the model that a call was declined, and tell the rest of its run."""
-    async with aclosing(_told(call, approved=False)) as chunks:
+    async with aclosing(_told(decided(call, approved=False, deadline=_deadline()))) as chunks:
         async for chunk in chunks:
             yield chunk
 
 
-async def _told(call: Call[wire.ContextQuery, DecisionBody], *, approved: bool) -> AsyncGenerator[Chunk]:
+async def resume_stream(call: Call[wire.ContextQuery, ResumeBody]) -> AsyncGenerator[Chunk]:
+    """Approve or decline a call by the data with which its run goes on, and tell the rest of the run."""
+    async with aclosing(_told(resumed(call, deadline=_deadline()))) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+async def _told(decision: Awaitable[Decided]) -> AsyncGenerator[Chunk]:
     """There is no `start`: the client has the run already. The call is told again, because clients need one."""
-    taken = await decided(call, approved=approved, deadline=settings().stream_deadline_seconds)
+    taken = await decision
     async with aclosing(chunks_of(taken.suspended.run_id, taken.run)) as chunks:
         async for chunk in chunks:
             yield chunk
 
 
-def _route(path: str, operation: Any, summary: str) -> Route[wire.ContextQuery, DecisionBody, str]:
+def _deadline() -> float:
+    return settings().stream_deadline_seconds
+
+
+def _route(
+    path: str, operation: Any, summary: str, body: type[Any] = DecisionBody
+) -> Route[wire.ContextQuery, Any, str]:
     return Route(
         "POST",
         path,
         "stream",
         operation,
         wire.ContextQuery,
-        DecisionBody,
+        body,
         str,
         summary,
         errors=(403, 404, 409, 413, 424, 503),
@@ -59,5 +72,17 @@ ROUTES: Table = (
         "/api/agents/{agentId}/decline-tool-call",
         decline_tool_call,
         "Decline a tool call and stream the rest of the run",
+    ),
+    _route(
+        "/api/agents/{agentId}/resume-stream",
+        resume_stream,
+        "Approve or decline a tool call by resume data and stream the rest of the run",
+        ResumeBody,
+    ),
+    _route(
+        "/api/agents/{agentId}/resume-stream-until-idle",
+        resume_stream,
+        "As resume-stream; nothing runs on in the background",
+        ResumeBody,
     ),
 )

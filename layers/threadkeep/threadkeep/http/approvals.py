@@ -1,6 +1,6 @@
 """Approvals: deciding calls of suspended runs, answered in one piece, and the list of what waits (spec-http 2.2)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from threadkeep import clock
 from threadkeep.config import settings
-from threadkeep.errors import NotFound
+from threadkeep.errors import InvalidInput, Issue, NotFound
 from threadkeep.http import query, reply, wire
 from threadkeep.http.route import Call, NoBody, Route, Table
 from threadkeep.jsontext import Json
@@ -22,14 +22,48 @@ from threadkeep.turn.suspension import context_of, request_of
 
 MAX_REASON = 10_000
 
+CallId = Annotated[str, Field(min_length=1, max_length=1_000)]
+Reason = Annotated[str, Field(max_length=MAX_REASON)]
+
 
 class DecisionBody(wire.Body):
     """Which call of which run is decided. `requestContext` is laid over that of the suspended run."""
 
     run_id: wire.Id
-    tool_call_id: Annotated[str, Field(min_length=1, max_length=1_000)]
-    reason: Annotated[str, Field(max_length=MAX_REASON)] | None = None
+    tool_call_id: CallId
+    reason: Reason | None = None
     request_context: dict[str, Json] = {}
+
+
+class ResumeDecision(wire.Body):
+    """What `resumeSchema` asks for where a run waits for an approval."""
+
+    approved: bool
+    reason: Reason | None = None
+
+
+class ResumeBody(wire.Body):
+    """A decision as the data with which a run goes on. `toolCallId` may be absent where only one call waits.
+
+    Other fields of generate are not read: the run goes on with what it was asked for.
+    """
+
+    run_id: wire.Id
+    resume_data: ResumeDecision
+    tool_call_id: CallId | None = None
+    request_context: dict[str, Json] = {}
+
+    def decision(self, run: SuspendedRun) -> Decision:
+        """What is decided about `run`. Raises `InvalidInput` naming the calls if it may be meant for several."""
+        return Decision(self.tool_call_id or _only_call(run), self.resume_data.approved, self.resume_data.reason)
+
+
+def _only_call(run: SuspendedRun) -> str:
+    """The call that waits; where none does, the only one that ever did, for a repeat."""
+    calls = [call.id for call in run.waiting or run.calls]
+    if len(calls) != 1:
+        raise InvalidInput(Issue("toolCallId", f"required, one of {', '.join(calls)}"))
+    return calls[0]
 
 
 class SuspendedQuery(wire.Query):
@@ -81,15 +115,28 @@ class Decided:
 
 async def decided(call: Call[wire.ContextQuery, DecisionBody], *, approved: bool, deadline: float) -> Decided:
     """The decision that a request takes. Raises `NotFound`, `AccessDenied` for a run of another resource."""
+    decision = Decision(call.body.tool_call_id, approved, call.body.reason)
+    return await _decided(call, lambda _: decision, deadline)
+
+
+async def resumed(call: Call[wire.ContextQuery, ResumeBody], *, deadline: float) -> Decided:
+    """As `decided`. Raises also `InvalidInput` if it is not clear which call is meant."""
+    return await _decided(call, call.body.decision, deadline)
+
+
+async def _decided(
+    call: Call[wire.ContextQuery, Any], choose: Callable[[SuspendedRun], Decision], deadline: float
+) -> Decided:
+    body: DecisionBody | ResumeBody = call.body
     agent = call.app.registry.get(call.path["agentId"])
     if agent is None:
         raise NotFound(f"Agent with id {call.path['agentId']} not found")
     owner = call.identity.owner(None)
-    run = await suspended_run(agent.storage_or(call.app.storage), call.body.run_id, agent.id, owner)
-    context = context_of(run, RequestContext.from_client(call.body.request_context | call.query.request_context))
+    run = await suspended_run(agent.storage_or(call.app.storage), body.run_id, agent.id, owner)
+    decision = choose(run)
+    context = context_of(run, RequestContext.from_client(body.request_context | call.query.request_context))
     resolved = await agent.resolve(context)
     request = replace(request_of(run, resolved, context), deadline=deadline)
-    decision = Decision(call.body.tool_call_id, approved, call.body.reason)
     return Decided(resolved, request, run, decision, Services(call.app.storage, call.app.models))
 
 

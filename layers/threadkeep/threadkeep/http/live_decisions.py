@@ -2,15 +2,13 @@
 
 import hashlib
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID, uuid5
-
-from pydantic import Field
 
 from threadkeep import clock, jsontext
 from threadkeep.errors import Conflict, NotFound
 from threadkeep.http import wire
-from threadkeep.http.approvals import MAX_REASON
+from threadkeep.http.approvals import CallId, Reason
 from threadkeep.http.generate import agent_of
 from threadkeep.http.live import ChannelBody, StreamOptions, channel_of, sent_by, workers_of
 from threadkeep.http.repeats import key_of, new_id
@@ -23,9 +21,6 @@ from threadkeep.storage.port import SuspendedFilter, SuspendedRun
 _DECISIONS = UUID("5b2f0c6e-2d0b-4f7e-9a56-0c1f3c6f8a11")  # names the runs that decide
 
 
-Reason = Annotated[str, Field(max_length=MAX_REASON)]
-
-
 class ResumeData(wire.Body):
     reason: Reason | None = None
 
@@ -33,7 +28,7 @@ class ResumeData(wire.Body):
 class ApprovalBody(ChannelBody):
     """Without `messages`: the decision on a call that waits. With them: results of the caller's own tools."""
 
-    tool_call_id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    tool_call_id: CallId
     approved: bool
     reason: Reason | None = None
     resume_data: ResumeData | None = None

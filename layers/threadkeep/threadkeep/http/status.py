@@ -1,7 +1,8 @@
 """Whether and how an agent remembers (spec-http 2.3)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from threadkeep.errors import InvalidInput, NotFound
 from threadkeep.http import wire
 from threadkeep.http.logs import logger
 from threadkeep.http.route import Call, NoBody, Route
@@ -37,6 +38,18 @@ class Config(wire.Reply):
     config: dict[str, Json] | None
 
 
+class BufferBody(wire.Body):
+    """`resourceId` and `threadId` are taken and not needed."""
+
+    agent_id: wire.Id
+
+
+class Observations(wire.Reply):
+    """What an agent has observed; no agent observes yet."""
+
+    record: dict[str, Json] | None
+
+
 async def memory_status(call: Call[StatusQuery, None]) -> Status:
     agent = call.app.registry.get(call.query.agent_id)
     if agent is None or agent.memory is None:
@@ -57,6 +70,22 @@ async def _memory(agent: "Agent", context: RequestContext) -> Memory | None:
     except Exception:
         logger().warning("memory cannot be shown", exc_info=True, extra={"fields": {"agentId": agent.id}})
         return None
+
+
+async def observational_memory(call: Call[StatusQuery, None]) -> NoReturn:
+    """Raises `NotFound`, or `InvalidInput`: no agent observes."""
+    _not_observed(call, call.query.agent_id, "query parameters")
+
+
+async def observational_buffer_status(call: Call[wire.Query, BufferBody]) -> NoReturn:
+    """Raises as `observational_memory` does."""
+    _not_observed(call, call.body.agent_id, "request body")
+
+
+def _not_observed(call: Call[Any, Any], agent_id: str, where: str) -> NoReturn:
+    if call.app.registry.get(agent_id) is None:
+        raise NotFound("Agent not found")
+    raise InvalidInput(where=where, summary="Observational Memory is not enabled for this agent")
 
 
 def _config(options: MemoryOptions) -> dict[str, Json]:
@@ -110,5 +139,27 @@ ROUTES = (
         body=NoBody,
         reply=Config,
         summary="Read the options of an agent's memory",
+    ),
+    Route(
+        method="GET",
+        path="/api/memory/observational-memory",
+        function="threads",
+        operation=observational_memory,
+        query=StatusQuery,
+        body=NoBody,
+        reply=Observations,
+        summary="Refuse, as no agent observes",
+        errors=(404,),
+    ),
+    Route(
+        method="POST",
+        path="/api/memory/observational-memory/buffer-status",
+        function="threads",
+        operation=observational_buffer_status,
+        query=wire.Query,
+        body=BufferBody,
+        reply=Observations,
+        summary="Refuse, as no agent observes",
+        errors=(404,),
     ),
 )

@@ -39,6 +39,10 @@ class User(wire.Reply):
     id: str
 
 
+class Permissions(wire.Reply):
+    patterns: list[str]
+
+
 class Installed(wire.Reply):
     """The switches by which Studio shows its pages. It looks up every package on npm, so none is named."""
 
@@ -72,6 +76,11 @@ async def current_user(call: Call[wire.Query, None]) -> User | None:
     """The user of a token by the resource that it stands for; null for the service key."""
     owner = call.identity.owner(None)
     return None if owner is None else User(id=owner)
+
+
+async def list_permission_patterns(call: Call[wire.Query, None]) -> Permissions:
+    """The permissions that there are: one, for everything. Whose a thread is decides who may use it."""
+    return Permissions(patterns=["*"])
 
 
 async def installed_packages(call: Call[wire.Query, None]) -> Installed:
@@ -145,6 +154,16 @@ ROUTES: Table = (
         body=NoBody,
         reply=User | None,  # pyright: ignore[reportArgumentType]  pydantic describes unions too
         summary="Read who calls",
+    ),
+    Route(
+        method="GET",
+        path="/api/auth/permission-patterns",
+        function="agents",
+        operation=list_permission_patterns,
+        query=wire.Query,
+        body=NoBody,
+        reply=Permissions,
+        summary="List the permissions that there are",
     ),
     Route(
         method="GET",
