@@ -169,8 +169,9 @@ def test_work_that_waits_and_new_work_is_done_after_a_restart(deploy: Callable[.
     switch(stack, "sqs", on=False)
     queued = threads_with_turns(2)
     queue = {"QueueUrl": stack.outputs["AfterTurnQueueUrl"]}
+    stack.client("sqs").set_queue_attributes(**queue, Attributes={"VisibilityTimeout": "20"})
     taken = eventually(lambda: stack.client("sqs").receive_message(**queue, MaxNumberOfMessages=1).get("Messages"))
-    assert len(taken) == 1  # nobody else gets it for six minutes
+    assert len(taken) == 1  # nobody else gets it for 20 seconds
     switch(stack, "dynamodb", on=False)
     streamed = threads_with_turns(1)
     restarted(stack, other_port=False)
@@ -178,7 +179,7 @@ def test_work_that_waits_and_new_work_is_done_after_a_restart(deploy: Callable[.
     switch(stack, "dynamodb", on=True)
     switch(stack, "sqs", on=True)
     new = threads_with_turns(1)
-    eventually(lambda: all_have_titles(queued + streamed + new))
+    eventually(lambda: all_have_titles(queued + streamed + new), 90)
     restarted(stack, other_port=True)
     late = threads_with_turns(1)
     eventually(lambda: all_have_titles(late))

@@ -143,8 +143,10 @@ async def test_h09_3_of_two_whole_texts_one_wins_and_never_a_mixture(
         )
         memory = await storage.get_working_memory(ana)
         assert memory.text in (one, two, f"# Conditional {n}")
-    done = writers.history()
+    writers.race([Plan(ana, [("c-alone", "conditional", "# Conditional alone")], markdown)])
+    done, memory = writers.history(), await storage.get_working_memory(ana)
     check(done, memory, markdown)
+    assert memory.text == "# Conditional alone"
     assert {o.outcome for o in done if o.kind == "conditional"} == {"ok", "conflict"}
     assert {o.outcome for o in done if o.kind == "replace"} == {"ok"}
 
