@@ -1,6 +1,6 @@
 """Agents and their tools, as clients show them (spec-http 2.2)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadkeep import jsontext
 from threadkeep.errors import NotFound
@@ -94,7 +94,7 @@ async def list_agents(call: Call[AgentsQuery, None]) -> dict[str, AgentView]:
 
 
 async def get_agent(call: Call[wire.ContextQuery, None]) -> AgentView:
-    agent = _agent(call)
+    agent = call.agent()
     return _view(agent, await resolved_or_bare(agent, _context(call)), schemas=True)
 
 
@@ -121,7 +121,7 @@ async def _tools(call: Call[wire.ContextQuery, None]) -> list[Tool]:
 
 async def get_tool(call: Call[wire.ContextQuery, None]) -> ToolView:
     """One tool by its own id (not by the name that the model calls)."""
-    resolved = await resolved_or_bare(_agent(call), _context(call))
+    resolved = await resolved_or_bare(call.agent(), _context(call))
     for tool in resolved.tools.values():
         if tool.id == call.path["toolId"]:
             return _tool(tool, schemas=True)
@@ -135,27 +135,20 @@ async def list_providers(call: Call[wire.Query, None]) -> Providers:
 
 async def list_speakers(call: Call[wire.Query, None]) -> list[Json]:
     """The voices of an agent: it has none."""
-    _agent(call)
+    call.agent()
     return []
 
 
 async def get_listener(call: Call[wire.Query, None]) -> Listener:
     """Whether an agent understands speech: it does not."""
-    _agent(call)
+    call.agent()
     return Listener(enabled=False)
 
 
 async def get_browser_session(call: Call[wire.Query, None]) -> BrowserSession:
     """Whether an agent has a browser open: it has none."""
-    _agent(call)
+    call.agent()
     return BrowserSession(has_session=False, screencast_available=False)
-
-
-def _agent(call: Call[Any, None]) -> "Agent":
-    agent_id = call.path["agentId"]
-    if agent := call.app.registry.get(agent_id):
-        return agent
-    raise NotFound(f"Agent with id {agent_id} not found")
 
 
 def _context(call: Call[AgentsQuery, None] | Call[wire.ContextQuery, None]) -> RequestContext:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from threadkeep import clock
 from threadkeep.config import settings
-from threadkeep.errors import InvalidInput, Issue, NotFound
+from threadkeep.errors import InvalidInput, Issue
 from threadkeep.http import query, reply, wire
 from threadkeep.http.route import Call, NoBody, Route, Table
 from threadkeep.jsontext import Json
@@ -128,10 +128,7 @@ async def _decided(
     call: Call[wire.ContextQuery, Any], choose: Callable[[SuspendedRun], Decision], deadline: float
 ) -> Decided:
     body: DecisionBody | ResumeBody = call.body
-    agent = call.app.registry.get(call.path["agentId"])
-    if agent is None:
-        raise NotFound(f"Agent with id {call.path['agentId']} not found")
-    owner = call.identity.owner(None)
+    agent, owner = call.agent(), call.identity.owner(None)
     run = await suspended_run(agent.storage_or(call.app.storage), body.run_id, agent.id, owner)
     decision = choose(run)
     context = context_of(run, RequestContext.from_client(body.request_context | call.query.request_context))
@@ -157,9 +154,7 @@ async def _generate(call: Call[wire.ContextQuery, DecisionBody], *, approved: bo
 
 async def list_suspended_runs(call: Call[SuspendedQuery, None]) -> WaitingRuns:
     """The runs of an agent that wait for approvals, newest first."""
-    agent = call.app.registry.get(call.path["agentId"])
-    if agent is None:
-        raise NotFound(f"Agent with id {call.path['agentId']} not found")
+    agent = call.agent()
     wanted, owner = call.query, call.identity.owner(call.query.resource_id)
     match = SuspendedFilter(agent.id, wanted.thread_id, owner, wanted.from_date, wanted.to_date)
     store = agent.storage_or(call.app.storage)

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from threadkeep import ids, jsontext, schemas
-from threadkeep.agents import Agent
 from threadkeep.agents.speakers import MAX_SPEAKER, Speaker
 from threadkeep.config import settings
-from threadkeep.errors import AccessDenied, InvalidInput, Issue, NotFound
+from threadkeep.errors import AccessDenied, InvalidInput, Issue
 from threadkeep.http import reply, wire
 from threadkeep.http.repeats import key_of
 from threadkeep.http.route import Call, Route, Table
@@ -164,7 +163,7 @@ async def turn_of(
 
     A request is the repeat of another only on the same `route`.
     """
-    agent = agent_of(call)
+    agent = call.agent()
     messages = input_messages(_given(call.body.messages), "messages")
     conversation = _conversation(call)
     request_context = RequestContext.from_client(call.body.request_context | call.query.request_context)  # D-RC-2
@@ -192,15 +191,6 @@ async def turn_of(
         repeat=_repeat(call, conversation, route),
         memory_options=call.body.memory.options if call.body.memory else None,
     )
-
-
-def agent_of(call: Call[Any, Any]) -> Agent:
-    """The agent that the path names. Raises `NotFound`."""
-    agent_id = call.path["agentId"]
-    agent = call.app.registry.get(agent_id)
-    if agent is None:
-        raise NotFound(f"Agent with id {agent_id} not found")
-    return agent
 
 
 def _speaker(call: Call[Any, GenerateBody]) -> Speaker | None:

@@ -17,7 +17,7 @@ from threadkeep.config import settings
 from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.chunks import Chunk
-from threadkeep.http.generate import GenerateBody, agent_of
+from threadkeep.http.generate import GenerateBody
 from threadkeep.http.logs import logger
 from threadkeep.http.repeats import key_of, new_id
 from threadkeep.http.route import Call, Route, Table
@@ -134,7 +134,7 @@ async def send_signal(call: Call[wire.ContextQuery, SignalBody]) -> dict[str, Js
 async def abort(call: Call[wire.Query, AbortBody]) -> dict[str, Json]:
     """Ask the live run of a thread to end before its next step."""
     workers_of(call)
-    agent_of(call)
+    call.agent()
     return {"aborted": await call.app.storage.stop_run(await channel_of(call), call.body.expected_run_id)}
 
 
@@ -145,7 +145,7 @@ async def subscribe(call: Call[wire.Query, ChannelBody]) -> AsyncGenerator[Chunk
     goes on there.
     """
     workers_of(call)
-    agent_of(call)
+    call.agent()
     channel, after = await channel_of(call), _place(call.headers.get("last-event-id"))
     place = after or (await call.app.storage.live_state(channel)).start
     yield "connected"  # whatever is sent from here on is told
@@ -180,7 +180,7 @@ async def _is_held(storage: Storage, channel: Channel) -> bool:
 
 
 async def _sent(call: Call[Any, Any], given: Any, options: StreamOptions, field: str) -> dict[str, Json]:
-    workers, agent = workers_of(call), agent_of(call)
+    workers, agent = workers_of(call), call.agent()
     channel = await channel_of(call)
     message = given if isinstance(given, SentMessage) else SentMessage(contents=given)
     run_id = _run_id(call, channel, message)

@@ -9,7 +9,6 @@ from threadkeep import clock, jsontext
 from threadkeep.errors import Conflict, NotFound
 from threadkeep.http import wire
 from threadkeep.http.approvals import CallId, Reason
-from threadkeep.http.generate import agent_of
 from threadkeep.http.live import ChannelBody, StreamOptions, channel_of, sent_by, workers_of
 from threadkeep.http.repeats import key_of, new_id
 from threadkeep.http.route import Call, Route, Table
@@ -57,7 +56,7 @@ async def send_tool_approval(call: Call[wire.ContextQuery, ApprovalBody]) -> dic
 
 async def _results(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
     """The turn that results of the caller's tools ask for."""
-    agent, run_id = agent_of(call), new_id(call, channel.resource_id, "send-tool-approval", channel.thread_id)
+    agent, run_id = call.agent(), new_id(call, channel.resource_id, "send-tool-approval", channel.thread_id)
     sent = sent_by(call, call.body.messages or [], call.body.stream_options)
     sent = replace(sent, context=call.body.request_context | sent.context)
     await turn_of_sent(call.app, channel, agent.id, run_id, sent, clock.now(), 0)
@@ -66,7 +65,7 @@ async def _results(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel
 
 
 async def _decision(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
-    agent, body = agent_of(call), call.body
+    agent, body = call.agent(), call.body
     run = await _waiting(call, channel, agent.id)
     reason = body.reason or (body.resume_data.reason if body.resume_data else None)
     context = body.request_context | call.query.request_context

@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from threadkeep.clock import Millis
+from threadkeep.errors import NotFound
 from threadkeep.http.app import App
 from threadkeep.http.identity import Identity
 from threadkeep.jsontext import Json
+
+if TYPE_CHECKING:  # agents are the deployer's code; many functions need none
+    from threadkeep.agents import Agent
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -50,6 +54,14 @@ class Call(Generic[Q, B]):
     identity: Identity
     arrived: Millis
     app: App
+
+    def agent(self) -> "Agent":
+        """The agent that the path names. Raises `NotFound`."""
+        agent_id = self.path["agentId"]
+        agent = self.app.registry.get(agent_id)
+        if agent is None:
+            raise NotFound(f"Agent with id {agent_id} not found")
+        return agent
 
 
 @dataclass(frozen=True, slots=True)

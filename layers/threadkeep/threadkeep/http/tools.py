@@ -32,11 +32,7 @@ class ExecuteBody(wire.Body):
 
 async def execute_agent_tool(call: Call[RunQuery, ExecuteBody]) -> Json:
     """Run one tool of an agent. A call that needs approval may run: the person who asks gives it."""
-    agent_id = call.path["agentId"]
-    agent = call.app.registry.get(agent_id)
-    if agent is None:
-        raise NotFound(f"Agent with id {agent_id} not found")
-    context = RequestContext.from_client(call.body.request_context)
+    agent, context = call.agent(), RequestContext.from_client(call.body.request_context)
     return await _execute(call, context, [await agent.resolve(context)])
 
 
