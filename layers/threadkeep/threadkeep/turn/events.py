@@ -1,5 +1,7 @@
 """What a watched run tells while it goes on, in order: the terms of a turn, not those of the wire.
 
+Text and reasoning are told in the pieces in which the model says them.
+
 ::
 
     RunStarted
@@ -25,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from threadkeep.clock import Millis
-from threadkeep.models.port import ToolCall
+from threadkeep.models.port import ReasoningDelta, TextDelta, ToolCall
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
 
@@ -51,16 +53,6 @@ class RunResumed:
 @dataclass(frozen=True, slots=True)
 class StepStarted:
     at: Millis
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,10 +116,8 @@ def _may_change_later(processor: Processor) -> bool:
 
 def _event(chunk: ModelChunk) -> Event:
     match chunk:
-        case port.TextDelta():
-            return events.TextDelta(chunk.text)
-        case port.ReasoningDelta():
-            return events.ReasoningDelta(chunk.text)
+        case port.TextDelta() | port.ReasoningDelta():
+            return chunk
         case port.ToolCallStart():
             return events.CallStarted(chunk.id, chunk.name)
         case port.ToolCallDelta():
