@@ -12,25 +12,19 @@ from threadkeep.http.route import Call, Route, Table
 from threadkeep.http.stream import chunks_of
 
 
-async def approve_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+def approve_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Run a call that waits for approval, and tell its result and the rest of its run."""
-    async with aclosing(_told(decided(call, approved=True, deadline=_deadline()))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return _told(decided(call, approved=True, deadline=_deadline()))
 
 
-async def decline_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+def decline_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Tell the model that a call was declined, and tell the rest of its run."""
-    async with aclosing(_told(decided(call, approved=False, deadline=_deadline()))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return _told(decided(call, approved=False, deadline=_deadline()))
 
 
-async def resume_stream(call: Call[wire.ContextQuery, ResumeBody]) -> AsyncGenerator[Chunk]:
+def resume_stream(call: Call[wire.ContextQuery, ResumeBody]) -> AsyncGenerator[Chunk]:
     """Approve or decline a call by the data with which its run goes on, and tell the rest of the run."""
-    async with aclosing(_told(resumed(call, deadline=_deadline()))) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return _told(resumed(call, deadline=_deadline()))
 
 
 async def _told(decision: Awaitable[Decided]) -> AsyncGenerator[Chunk]:

@@ -24,15 +24,13 @@ async def stream(call: Call[wire.ContextQuery, GenerateBody]) -> AsyncGenerator[
             yield chunk
 
 
-async def told(agent: TurnAgent, request: TurnRequest, services: Services) -> AsyncGenerator[Chunk]:
+def told(agent: TurnAgent, request: TurnRequest, services: Services) -> AsyncGenerator[Chunk]:
     """The chunks of a turn. Raises what refuses the request before it begins; a later error is told as a chunk."""
 
     async def run(sink: Sink) -> None:
         await run_turn(agent, replace(request, watcher=sink), services)
 
-    async with aclosing(chunks_of(request.run_id, run)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return chunks_of(request.run_id, run)
 
 
 async def chunks_of(run_id: str, run: Callable[[Sink], Awaitable[object]]) -> AsyncGenerator[Chunk]:
