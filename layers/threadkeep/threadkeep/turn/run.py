@@ -159,9 +159,8 @@ class _Turn:
         """What the turn starts from, and the finished receipt of the same request if it had its turn already."""
         repeat, patience = self.request.repeat, receipts.patience(self.request.deadline)
         while True:
-            state = await whole(
-                _load(self.plan, self.request, self.hold.receipt)
-            )  # a claim is given back once it is made
+            loading = _load(self.plan, self.request, self.hold.receipt)
+            state = await whole(loading)  # a claim is given back once it is made
             if state.claimed is None or repeat is None or self.hold.receipt is None:
                 return state, None
             earlier = await receipts.outcome(self.plan.storage, repeat, state.claimed, patience)
@@ -254,8 +253,8 @@ class _Turn:
         messages = suspension.marked(answered.messages, record)
         result = replace(result, messages=messages, suspended=record if record and record.waiting else None)
         job = await _job(self.agent, request, state, messages)
-        titles = request.options.generate_title
-        at_once = self.live.sink is not None and titles is not None and titles.emit_event
+        wanted = request.options.generate_title
+        at_once = self.live.sink is not None and wanted is not None and wanted.emit_event
         commit = TurnCommit(
             state.thread,
             messages,
