@@ -21,7 +21,7 @@ from threadkeep.http.generate import GenerateBody
 from threadkeep.http.logs import logger
 from threadkeep.http.repeats import key_of, new_id
 from threadkeep.http.route import Call, Route, Table
-from threadkeep.http.work import Sent, turn_of_sent
+from threadkeep.http.work import Sent, signal, turn_of_sent
 from threadkeep.http.workers import Workers
 from threadkeep.jsontext import Json
 from threadkeep.storage.live import Accepted, Channel, NewRun, Output, Place
@@ -209,18 +209,9 @@ def sent_by(call: Call[Any, Any], messages: list[Json], options: StreamOptions, 
 
 
 def _reply(accepted: Accepted, message: SentMessage) -> dict[str, Json]:
-    at = clock.iso(accepted.at)
-    signal: dict[str, Json] = {
-        "id": message.id or str(uuid5(_SIGNALS, accepted.run_id)),
-        "type": "user",
-        "tagName": "user",
-        "contents": message.contents,
-        "createdAt": at,
-        "acceptedAt": at,
-    }
-    if message.metadata is not None:
-        signal["metadata"] = message.metadata
-    return {"accepted": True, "runId": accepted.run_id, "signal": signal}
+    signal_id = message.id or str(uuid5(_SIGNALS, accepted.run_id))
+    told = signal(signal_id, message.contents, message.metadata, accepted.at)
+    return {"accepted": True, "runId": accepted.run_id, "signal": told}
 
 
 def _run_id(call: Call[Any, Any], channel: Channel, message: SentMessage) -> str:

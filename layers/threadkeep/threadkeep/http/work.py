@@ -67,17 +67,21 @@ class Sent:
 
     def told(self, run_id: str, at: Millis) -> Chunk:
         """The chunk that tells subscribers of a user's message (spec-http 5, "Which mode to serve")."""
-        data: dict[str, Json] = {
-            "id": self.signal_id,
-            "type": "user",
-            "tagName": "user",
-            "contents": self.messages[0]["content"],
-            "createdAt": clock.iso(at),
-            "acceptedAt": clock.iso(at),
-        }
-        if self.metadata:
-            data["metadata"] = self.metadata
+        data = signal(self.signal_id, self.messages[0]["content"], self.metadata or None, at)
         return {"type": _MESSAGE, "data": data, "transient": True, "runId": run_id}
+
+
+def signal(id: str, contents: Json, metadata: dict[str, Json] | None, at: Millis) -> dict[str, Json]:
+    """A user's message as senders and subscribers are told of it."""
+    told: dict[str, Json] = {
+        "id": id,
+        "type": "user",
+        "tagName": "user",
+        "contents": contents,
+        "createdAt": clock.iso(at),
+        "acceptedAt": clock.iso(at),
+    }
+    return told if metadata is None else told | {"metadata": metadata}
 
 
 @dataclass(frozen=True, slots=True)
