@@ -25,6 +25,7 @@ from threadkeep.turn.request import Conversation, Repeatable, TurnRequest
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.stored_steps import stored_steps
 from threadkeep.turn.structured import Structured
+from threadkeep.turn.whole import whole
 
 _KEPT: Millis = 86_400_000  # how long a finished receipt answers for its key
 _GRACE: Millis = 60_000  # how late a repeat without key may begin that arrived in time
@@ -77,7 +78,7 @@ async def held(storage: Storage, request: TurnRequest) -> AsyncGenerator[Hold]:
     finally:
         if hold.receipt is not None and not hold.needed:
             try:
-                await asyncio.shield(storage.drop_receipt(hold.receipt))
+                await whole(storage.drop_receipt(hold.receipt))
             except ThreadkeepError:  # it expires by itself; what ended the turn matters more
                 _log.warning("receipt not given back", exc_info=True)
 
