@@ -14,7 +14,7 @@ from pydantic import Discriminator, Tag
 
 from threadkeep import clock
 from threadkeep.config import settings
-from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
+from threadkeep.errors import Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.generate import GenerateBody
@@ -26,6 +26,7 @@ from threadkeep.http.workers import Workers
 from threadkeep.jsontext import Json
 from threadkeep.storage.live import Accepted, Channel, NewRun, Output, Place
 from threadkeep.storage.port import Storage
+from threadkeep.storage.rules import check_owner
 
 IDLE_SECONDS = 60.0  # without a run: then a subscription ends, and clients subscribe again
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5  # seconds between two looks; the second while no run is live
@@ -240,8 +241,8 @@ async def channel_of(call: Call[Any, Any]) -> Channel:
     body: ChannelBody = call.body
     owner = call.identity.owner(body.resource_id)
     thread = await call.app.storage.get_thread(body.thread_id)
-    if thread is not None and owner not in (None, thread.resource_id):
-        raise AccessDenied
+    if thread is not None:
+        check_owner(thread, owner)
     owner = owner or (thread.resource_id if thread else None)
     if owner is None:
         raise InvalidInput(Issue("resourceId", "required, in the body or in the caller's token, for a new thread"))

@@ -18,6 +18,7 @@ from threadkeep.memory.working_memory.options import WorkingMemoryOptions
 from threadkeep.memory.working_memory.updates import patched, replaced
 from threadkeep.memory.working_memory.writing import changed
 from threadkeep.storage.port import MemoryRevision, MemoryScope, MemoryTarget, Storage, Thread, WorkingMemory
+from threadkeep.storage.rules import check_owner
 
 WRITE_SECONDS = 25  # of losing to others; one more round may follow
 STORE_SECONDS = 27  # the gateway gives up after 29
@@ -112,7 +113,8 @@ async def get_working_memory(call: Call[MemoryQuery, None]) -> Answer[ThreadMemo
         return Answer(_shown(None, WorkingMemory(), None, exists=False))
     target = _target(memory.working, call.path["threadId"], owner)
     state = await call.app.storage.load_turn(call.path["threadId"], last_messages=0, memory=target)
-    _check_owner(state.thread, owner)
+    if state.thread is not None:
+        check_owner(state.thread, owner)
     stored = state.memory
     if target is None and state.thread and memory.working.enabled:
         target = MemoryTarget("resource", state.thread.resource_id)
@@ -134,9 +136,9 @@ async def update_working_memory(call: Call[MemoryQuery, UpdateWorkingMemory]) ->
     if target is None:
         raise InvalidInput(Issue("resourceId", "is required: the working memory has scope resource, not thread (E5)"))
     state = await call.app.storage.load_turn(thread_id, last_messages=0, memory=target)
-    _check_owner(state.thread, owner)
     if state.thread is None:
         raise NotFound("Thread not found")
+    check_owner(state.thread, owner)
     written = await _write(
         call,
         target,
@@ -175,11 +177,6 @@ def _target(options: WorkingMemoryOptions, thread_id: str, owner: str | None) ->
     if options.scope == "thread":
         return MemoryTarget("thread", thread_id)
     return MemoryTarget("resource", owner) if owner is not None else None
-
-
-def _check_owner(thread: Thread | None, owner: str | None) -> None:
-    if thread is not None and owner not in (None, thread.resource_id):
-        raise AccessDenied
 
 
 def _own(call: Call[Any, Any]) -> MemoryTarget:
