@@ -77,9 +77,7 @@ async def needed(
     registry: "Registry", agent_id: str, context: dict[str, Json], config: dict[str, Json] | None = None
 ) -> AgentMemory:
     """As `memory_of`, for what cannot be done without. Raises `NotFound`, `InvalidInput`."""
-    if registry.get(agent_id) is None:
-        raise NotFound("Agent not found")
-    memory = await memory_of(registry, agent_id, context, config)
+    memory = await _known(registry, agent_id, context, config)
     if memory is None:
         raise InvalidInput(summary="Memory is not initialized")
     return memory
@@ -122,9 +120,16 @@ async def is_of_resource(registry: "Registry", query: _NamesAgent) -> bool:
 async def _named(registry: "Registry", query: _NamesAgent) -> AgentMemory | None:
     if query.agent_id is None:
         return None
-    if registry.get(query.agent_id) is None:
+    return await _known(registry, query.agent_id, query.request_context)
+
+
+async def _known(
+    registry: "Registry", agent_id: str, context: dict[str, Json], config: dict[str, Json] | None = None
+) -> AgentMemory | None:
+    """As `memory_of`; raises `NotFound` where there is no such agent."""
+    if registry.get(agent_id) is None:
         raise NotFound("Agent not found")
-    return await memory_of(registry, query.agent_id, query.request_context)
+    return await memory_of(registry, agent_id, context, config)
 
 
 def _working(memory: AgentMemory | None) -> WorkingMemoryOptions:
