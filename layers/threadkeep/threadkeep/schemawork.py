@@ -48,13 +48,17 @@ def steps(root: Json, value: Json) -> int | None:
     """How many steps the value takes at most; None if too many."""
     count, most = 0, MOST + MOST_EACH * _members(value)
     todo: list[tuple[Json, Json]] = [(root, value)]
+    beside: dict[int, tuple[Json, ...]] = {}  # by the schema, which the root keeps alive: each is met again and again
     while todo:
         schema, found = todo.pop()
         count += 1
         if count > most:
             return None
-        todo += [(inner, found) for inner in _beside(schema, root)]
-        todo += _below(schema, found)
+        if id(schema) not in beside:
+            beside[id(schema)] = tuple(_beside(schema, root))
+        todo += [(inner, found) for inner in beside[id(schema)]]
+        if isinstance(found, dict | list):
+            todo += _below(schema, found)
     return count
 
 
