@@ -1,5 +1,6 @@
 """Identifiers: which are allowed, how they become keys, how new ones are made."""
 
+import hashlib
 import re
 import unicodedata
 import uuid
@@ -10,6 +11,9 @@ from threadkeep.errors import InvalidInput, Issue
 MAX_BYTES = 256
 MAX_ENCODED_BYTES = 450
 
+_SUB = "\x1f"  # between a resource and the key of its sub-agent; no id that anybody may choose contains it
+_ALONE = "\x1e"  # between the name that a run without owner goes by and the run
+
 _HTTP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~:@|+=,-]{1,256}")
 _ESCAPES = str.maketrans({"%": "%25", "#": "%23", "/": "%2F"})
 
@@ -17,6 +21,33 @@ _ESCAPES = str.maketrans({"%": "%25", "#": "%23", "/": "%2F"})
 def new_id() -> str:
     """A random id (UUID v4) for a thread, a message or a run."""
     return str(uuid.uuid4())
+
+
+def sub_resource(resource_id: str, key: str) -> str:
+    """The resource of a sub-agent that works for a resource: a pair, so that no other id ever equals it (case H17)."""
+    return f"{resource_id}{_SUB}{key}"
+
+
+def nobodys_resource(name: str, run_id: str) -> str:
+    """The resource of a run that has no owner: its own, by the name that all such runs show."""
+    return f"{name}{_ALONE}{run_id}"
+
+
+def resource_parts(resource_id: str) -> tuple[str, ...]:
+    """The owner, and the keys of the sub-agents below it."""
+    return tuple(resource_id.split(_SUB))
+
+
+def shown_resource(resource_id: str) -> str:
+    """The resource as it is spelled on the wire: `<resource>-<key>` for a sub-agent's (DEL-5)."""
+    owner, *keys = resource_parts(resource_id)
+    return "-".join((owner.partition(_ALONE)[0], *keys))
+
+
+def derived(*parts: str) -> str:
+    """An id made of others, joined by `-`; their SHA-256 in hex where that is too long."""
+    joined = "-".join(parts)
+    return joined if problem(joined) is None else hashlib.sha256(joined.encode()).hexdigest()
 
 
 def encode(identifier: str) -> str:

@@ -13,6 +13,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from threadkeep.clock import Millis
 from threadkeep.jsontext import Json
 from threadkeep.storage.live import LiveRuns
+from threadkeep.storage.runs import Journals, RunGuard
 
 T = TypeVar("T")
 Direction = Literal["ASC", "DESC"]
@@ -117,14 +118,30 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a sub-agent's thread comes from: the owner for whom it works, its key, and the thread that delegated to it.
+
+    With that thread it is deleted. `thread_id` None means that the supervisor ran without one, or stored none.
+    """
+
+    resource_id: str
+    key: str
+    thread_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewThread:
-    """A thread to create. The store sets its times. `memory` is written with it, if it is created."""
+    """A thread to create. The store sets its times. `memory` is written with it, if it is created.
+
+    `origin` is set for a sub-agent's thread; its links are written with it.
+    """
 
     id: str
     resource_id: str
     title: str = ""
     metadata: dict[str, Json] | None = None
     memory: MemorySeed | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +394,7 @@ class TurnCommit:
     metadata key by key, on top of what others wrote meanwhile. `receipt` is the
     one that the turn claimed, as it shall be once the turn is stored: done. `suspended` is the record of a
     run of this thread that waits for approvals, as it shall be: of revision 1 if it is new, else of the next.
+    `within` is the durable run that the turn is part of.
     """
 
     thread: Thread
@@ -386,6 +404,7 @@ class TurnCommit:
     updates: tuple[MessageUpdate, ...] = ()
     receipt: Receipt | None = None
     suspended: SuspendedRun | None = None
+    within: RunGuard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +435,7 @@ class ThreadMessages:
     page: Page[Message]
 
 
-class Storage(LiveRuns, Protocol):
+class Storage(LiveRuns, Journals, Protocol):
     async def load_turn(
         self,
         thread_id: str,

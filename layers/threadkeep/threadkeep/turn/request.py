@@ -12,6 +12,7 @@ from threadkeep.memory.options import MemoryOptions
 from threadkeep.models.port import Model, ModelSettings
 from threadkeep.storage.port import Message, Storage, SuspendedRun
 from threadkeep.turn.context import RequestContext
+from threadkeep.turn.delegation.options import DelegatedMemory, Delegation, Limits, OnIteration
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.result import Step
 from threadkeep.turn.structured import StructuredOutput
@@ -19,14 +20,28 @@ from threadkeep.turn.tools import Tool
 
 if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters behind them
     from threadkeep.models.registry import Models
+    from threadkeep.turn.delegation.orders import Delegator
     from threadkeep.turn.events import Sink
 
 DEFAULT_MAX_STEPS = 5  # model calls in one run (LOOP-1)
 
 
 @dataclass(frozen=True, slots=True)
+class SubAgent:
+    """An agent in a supervisor's map; it is resolved only when it is delegated to (DEL-1)."""
+
+    id: str
+    name: str
+    description: str
+    resolve: "Callable[[RequestContext], Awaitable[TurnAgent]]"
+
+
+@dataclass(frozen=True, slots=True)
 class TurnAgent:
-    """An agent as it is for one request: everything dynamic has been resolved (D-RC-4)."""
+    """An agent as it is for one request: everything dynamic has been resolved (D-RC-4).
+
+    `agents` are its sub-agents by key. `delegated` is the memory that it uses when it is delegated to.
+    """
 
     id: str
     instructions: str
@@ -39,6 +54,12 @@ class TurnAgent:
     output_processors: tuple[Processor, ...] = ()
     read_only: bool = False  # whatever memory and call say (case H14)
     max_processor_retries: int = 0  # answers that processors may refuse with `retry` (PR-7)
+    name: str = ""
+    agents: Mapping[str, SubAgent] = field(default_factory=dict[str, SubAgent])
+    delegation: Delegation = Delegation()
+    limits: Limits = Limits()
+    delegated: DelegatedMemory = DelegatedMemory()
+    on_iteration: OnIteration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,8 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a turn needs of the world."""
+    """What a turn needs of the world. Without a `delegator` sub-agents run in the same process."""
 
     storage: Storage
     models: "Models"
+    delegator: "Delegator | None" = None
