@@ -1,6 +1,7 @@
 """The agents that tests of the whole application deploy.
 
 For working memory: both scopes, a schema, one that is read-only. For approvals: one whose tool counts its effects.
+For sharing: a researcher and a writer, each with a Memory of its own, and a reviewer that only reads.
 """
 
 import os
@@ -42,10 +43,18 @@ def count(what: str, context: ToolContext) -> dict[str, str]:
     return {"counted": what, "for": context.resource_id or "nobody"}
 
 
+def _colleague(name: str, **options: object) -> Agent:
+    working_memory = {"enabled": True, "template": "# Project\n- Findings:\n- Style:"}
+    return Agent(id=name, instructions=f"You are the {name}.", memory=Memory(working_memory=working_memory), **options)  # type: ignore[arg-type]
+
+
 agents = [
     Agent(id="careful", memory=Memory(), tools=[count]),
     _agent("template-agent", template=TEMPLATE),
     _agent("thread-agent", template=TEMPLATE, scope="thread"),
     _agent("schema-agent", schema=Person),
     _agent("reader", read_only=True, template=TEMPLATE),
+    _colleague("researcher"),
+    _colleague("writer"),
+    _colleague("reviewer", read_only=True),
 ]
