@@ -36,11 +36,12 @@ def ask(h: House, **body: Any) -> dict[str, Any]:
 
 
 def decide(
-    h: House, run: str, decision: str = "approve", *, agent: str = "worker", caller: Any = SERVICE, **body: Any
-) -> tuple[int, Any]:
+    h: House, run: str, decision: str = "approve", *, agent: str = "worker", caller: Any = SERVICE,
+    query: dict[str, str] | None = None, **body: Any,
+) -> tuple[int, Any]:  # fmt: skip
     body = {"runId": run, "toolCallId": "call-deleteFile-0"} | body
     path = f"{AGENT}{decision}-tool-call-generate"
-    return h.call("POST", path, path={"agentId": agent}, body=body, caller=caller)
+    return h.call("POST", path, path={"agentId": agent}, query=query, body=body, caller=caller)
 
 
 def listed(h: House, caller: Any = SERVICE, agent: str = "worker", **query: str) -> list[str]:
@@ -129,10 +130,35 @@ def test_whose_run_it_is() -> None:
     assert decide(h, asked["runId"], caller=ADA)[0] == 200
 
 
+FOREIGN = {"error": "Access denied: the run belongs to a different resource"}
+
+
+@pytest.mark.parametrize("decision", ["approve", "decline"])
+def test_a_service_that_names_another_owner_is_refused(decision: str) -> None:
+    h, asked = waiting("Done.")
+    run = asked["runId"]
+    assert decide(h, run, decision, resourceId="user-eve") == (403, FOREIGN)
+    assert decide(h, run, decision, query={"resourceId": "user-eve"}) == (403, FOREIGN)
+    assert stored_call(h)["state"] == "approval-requested"
+    assert decide(h, run, decision, resourceId="user-ada", query={"resourceId": "undefined"})[0] == 200
+    assert decide(h, run, decision, query={"resourceId": "user-ada"})[0] == 200
+    assert decide(h, run, decision, resourceId="user-eve") == (403, FOREIGN)
+
+
+def test_a_token_stays_its_own_owner_whatever_the_request_says() -> None:
+    h, asked = waiting("Done.")
+    names_ada = {"resourceId": "user-ada", "query": {"resourceId": "user-ada"}}
+    names_eve = {"resourceId": "user-eve", "query": {"resourceId": "user-eve"}}
+    assert decide(h, asked["runId"], caller=EVE, **names_ada) == (403, FOREIGN)
+    assert decide(h, asked["runId"], caller=ADA, **names_eve)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"runId": 1}, "runId"),
+        ({"resourceId": "a/b"}, "resourceId"),
+        ({"resourceId": 1}, "resourceId"),
         ({"runId": "a/b"}, "runId"),
         ({"toolCallId": ""}, "toolCallId"),
         ({"reason": 1}, "reason"),
@@ -270,6 +296,15 @@ async def test_a_model_that_fails_after_the_result_is_told_as_a_chunk() -> None:
     assert chunks[-1]["payload"]["stepResult"]["reason"] == "stop"
 
 
+@pytest.mark.parametrize("path", [APPROVE, DECLINE])
+async def test_a_streamed_decision_on_the_run_of_another_owner_is_refused(path: str) -> None:
+    c = caller("Done.")
+    pending = await asked(c)
+    await told(c, pending | {"resourceId": "user-eve"}, path)
+    assert (c.status, json.loads(c.text)) == (403, FOREIGN)
+    assert (await told(c, pending | {"resourceId": "user-ada"}, path))[-1]["type"] == "finish"
+
+
 # --- resumed by data --------------------------------------------------------------------------------------------
 
 RESUME = "/api/agents/talker/resume-stream"
@@ -311,6 +346,18 @@ async def test_of_several_calls_that_wait_one_must_be_named() -> None:
     assert (chunks[0]["payload"]["toolCallId"], chunks[-1]["type"]) == (first, "finish")
     await told(c, body, RESUME)
     assert c.status == 400
+
+
+@pytest.mark.parametrize("path", [RESUME, RESUME + "-until-idle"])
+async def test_nobody_resumes_the_run_of_another_owner(path: str) -> None:
+    c = caller("It is gone.")
+    body = await asked(c) | {"resumeData": {"approved": True}}
+    for foreign in ({"resourceId": "user-eve"}, {"memory": {"thread": "thr-1", "resource": "user-eve"}}):
+        await told(c, body | foreign, path)
+        assert (c.status, json.loads(c.text)) == (403, FOREIGN)
+    assert await told(c, body | {"memory": {"resource": "user-ada"}}, path, EVE) == [] and c.status == 403
+    assert (await told(c, body | {"memory": MEMORY}, path))[-1]["type"] == "finish"
+    assert (await told(c, body | {"memory": {"resource": "user-eve"}}, path, ADA))[-1]["type"] == "finish"
 
 
 async def test_what_refuses_to_resume_is_an_ordinary_reply() -> None:

@@ -12,7 +12,7 @@ from tests.unit.http.house import SERVICE, NoWorkers, user
 from tests.unit.turn.test_stream import Talker
 from threadkeep import Agent, Memory, clock, tool
 from threadkeep.agents import Registry
-from threadkeep.errors import Conflict, InvalidInput, KeyReused, NotFound, StoreUnavailable
+from threadkeep.errors import AccessDenied, Conflict, InvalidInput, KeyReused, NotFound, StoreUnavailable
 from threadkeep.http import asgi, identity, live, live_decisions, work
 from threadkeep.http.app import App
 from threadkeep.http.route import Request, Route
@@ -39,13 +39,15 @@ class Desk:
         agent = Agent(id="talker", model="fake/m", memory=Memory(), tools=self.tools)
         self.app = App(self.store, Registry([agent]), Models(adapters={"fake": self.model}), self.workers)
 
-    async def post(self, path: str, body: Any, caller: Any = SERVICE, **headers: str) -> Any:
+    async def post(
+        self, path: str, body: Any, caller: Any = SERVICE, query: dict[str, list[str]] | None = None, **headers: str
+    ) -> Any:
         route: Route[Any, Any, Any] = next(
             r for r in (*live.ROUTES, *live_decisions.ROUTES) if r.path.endswith(f"/{path}")
         )
         raw = json.dumps(body).encode()
         given = {"content-type": "application/json"} | headers
-        request = Request({"agentId": "talker"}, {}, given, raw, identity.from_authorizer(caller), clock.now())
+        request = Request({"agentId": "talker"}, query or {}, given, raw, identity.from_authorizer(caller), clock.now())
         return json.loads((await serve(route, request, self.app)).body)
 
     async def send(self, message: Any, caller: Any = SERVICE, **headers: str) -> Any:
@@ -227,6 +229,16 @@ async def test_an_approved_call_runs_and_its_subscribers_see_the_rest() -> None:
     assert told[-1]["type"] == "finish"
     with pytest.raises(NotFound):
         await decide(desk, True)
+
+
+async def test_nobody_decides_on_the_thread_of_another_owner() -> None:
+    desk, _ = await suspended()
+    body = {"threadId": "t", "toolCallId": "call-deleteFile-0", "approved": True}
+    with pytest.raises(AccessDenied):
+        await decide(desk, True, resourceId="eve")
+    with pytest.raises(AccessDenied):
+        await desk.post("send-tool-approval", body, query={"resourceId": ["eve"]})
+    assert (await desk.post("send-tool-approval", body, query={"resourceId": ["ada"]}))["accepted"]
 
 
 async def test_a_declined_call_does_not_run_and_the_model_reads_why() -> None:

@@ -5,24 +5,23 @@ from contextlib import aclosing
 from typing import Any
 
 from threadkeep.config import settings
-from threadkeep.http import wire
-from threadkeep.http.approvals import Decided, DecisionBody, ResumeBody, decided, resumed
+from threadkeep.http.approvals import Decided, DecisionBody, DecisionQuery, ResumeBody, decided, resumed
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.http.stream import chunks_of
 
 
-def approve_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+def approve_tool_call(call: Call[DecisionQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Run a call that waits for approval, and tell its result and the rest of its run."""
     return _told(decided(call, approved=True, deadline=_deadline()))
 
 
-def decline_tool_call(call: Call[wire.ContextQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
+def decline_tool_call(call: Call[DecisionQuery, DecisionBody]) -> AsyncGenerator[Chunk]:
     """Tell the model that a call was declined, and tell the rest of its run."""
     return _told(decided(call, approved=False, deadline=_deadline()))
 
 
-def resume_stream(call: Call[wire.ContextQuery, ResumeBody]) -> AsyncGenerator[Chunk]:
+def resume_stream(call: Call[DecisionQuery, ResumeBody]) -> AsyncGenerator[Chunk]:
     """Approve or decline a call by the data with which its run goes on, and tell the rest of the run."""
     return _told(resumed(call, deadline=_deadline()))
 
@@ -39,15 +38,13 @@ def _deadline() -> float:
     return settings().stream_deadline_seconds
 
 
-def _route(
-    path: str, operation: Any, summary: str, body: type[Any] = DecisionBody
-) -> Route[wire.ContextQuery, Any, str]:
+def _route(path: str, operation: Any, summary: str, body: type[Any] = DecisionBody) -> Route[DecisionQuery, Any, str]:
     return Route(
         "POST",
         path,
         "stream",
         operation,
-        wire.ContextQuery,
+        DecisionQuery,
         body,
         str,
         summary,

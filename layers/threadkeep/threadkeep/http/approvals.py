@@ -26,13 +26,28 @@ CallId = Annotated[str, Field(min_length=1, max_length=1_000)]
 Reason = Annotated[str, Field(max_length=MAX_REASON)]
 
 
+class DecisionQuery(wire.ContextQuery):
+    """The owner may stand here, too; that of the body goes before it."""
+
+    resource_id: wire.QueryId = None
+
+
 class DecisionBody(wire.Body):
-    """Which call of which run is decided. `requestContext` is laid over that of the suspended run."""
+    """Which call of which run is decided. `requestContext` is laid over that of the suspended run.
+
+    A service may name the run's owner, which is then checked.
+    """
 
     run_id: wire.Id
     tool_call_id: CallId
     reason: Reason | None = None
+    resource_id: wire.Id | None = None
     request_context: dict[str, Json] = {}
+
+    @property
+    def owner(self) -> str | None:
+        """The owner that the request names."""
+        return self.resource_id
 
 
 class ResumeDecision(wire.Body):
@@ -42,16 +57,30 @@ class ResumeDecision(wire.Body):
     reason: Reason | None = None
 
 
+class ResumeMemory(wire.Body):
+    """Of the memory that a caller names only the owner is read: the run keeps its thread."""
+
+    resource: wire.Id | None = None
+
+
 class ResumeBody(wire.Body):
     """A decision as the data with which a run goes on. `toolCallId` may be absent where only one call waits.
 
-    Other fields of generate are not read: the run goes on with what it was asked for.
+    A service may name the run's owner, which is then checked, also where generate has it. Other fields of generate
+    are not read: the run goes on with what it was asked for.
     """
 
     run_id: wire.Id
     resume_data: ResumeDecision
     tool_call_id: CallId | None = None
+    resource_id: wire.Id | None = None
+    memory: ResumeMemory | None = None
     request_context: dict[str, Json] = {}
+
+    @property
+    def owner(self) -> str | None:
+        """The owner that the request names."""
+        return self.resource_id or (self.memory.resource if self.memory else None)
 
     def decision(self, run: SuspendedRun) -> Decision:
         """What is decided about `run`. Raises `InvalidInput` naming the calls if it may be meant for several."""
@@ -113,22 +142,25 @@ class Decided:
         return await decide(self.agent, request, self.suspended, self.decision, self.services)
 
 
-async def decided(call: Call[wire.ContextQuery, DecisionBody], *, approved: bool, deadline: float) -> Decided:
-    """The decision that a request takes. Raises `NotFound`, `AccessDenied` for a run of another resource."""
+async def decided(call: Call[DecisionQuery, DecisionBody], *, approved: bool, deadline: float) -> Decided:
+    """The decision that a request takes. Raises `NotFound`, `AccessDenied` for a run of another owner.
+
+    That is another than a user's token names, or than a service names in the request.
+    """
     decision = Decision(call.body.tool_call_id, approved, call.body.reason)
     return await _decided(call, lambda _: decision, deadline)
 
 
-async def resumed(call: Call[wire.ContextQuery, ResumeBody], *, deadline: float) -> Decided:
+async def resumed(call: Call[DecisionQuery, ResumeBody], *, deadline: float) -> Decided:
     """As `decided`. Raises also `InvalidInput` if it is not clear which call is meant."""
     return await _decided(call, call.body.decision, deadline)
 
 
 async def _decided(
-    call: Call[wire.ContextQuery, Any], choose: Callable[[SuspendedRun], Decision], deadline: float
+    call: Call[DecisionQuery, Any], choose: Callable[[SuspendedRun], Decision], deadline: float
 ) -> Decided:
     body: DecisionBody | ResumeBody = call.body
-    agent, owner = call.agent(), call.identity.owner(None)
+    agent, owner = call.agent(), call.identity.owner(body.owner or call.query.resource_id)
     run = await suspended_run(agent.storage_or(call.app.storage), body.run_id, agent.id, owner)
     decision = choose(run)
     context = context_of(run, RequestContext.from_client(body.request_context | call.query.request_context))
@@ -137,17 +169,17 @@ async def _decided(
     return Decided(resolved, request, run, decision, Services(call.app.storage, call.app.models))
 
 
-async def approve_tool_call_generate(call: Call[wire.ContextQuery, DecisionBody]) -> dict[str, Json]:
+async def approve_tool_call_generate(call: Call[DecisionQuery, DecisionBody]) -> dict[str, Json]:
     """Run a call that waits for approval, and answer with the rest of its run."""
     return await _generate(call, approved=True)
 
 
-async def decline_tool_call_generate(call: Call[wire.ContextQuery, DecisionBody]) -> dict[str, Json]:
+async def decline_tool_call_generate(call: Call[DecisionQuery, DecisionBody]) -> dict[str, Json]:
     """Tell the model that a call was declined, and answer with the rest of its run."""
     return await _generate(call, approved=False)
 
 
-async def _generate(call: Call[wire.ContextQuery, DecisionBody], *, approved: bool) -> dict[str, Json]:
+async def _generate(call: Call[DecisionQuery, DecisionBody], *, approved: bool) -> dict[str, Json]:
     taken = await decided(call, approved=approved, deadline=settings().turn_deadline_seconds)
     return reply.generated(await taken.run())
 
@@ -174,13 +206,13 @@ def _waiting(run: SuspendedRun) -> WaitingRun:
     )
 
 
-def _route(path: str, operation: Any, summary: str) -> Route[wire.ContextQuery, DecisionBody, Any]:
+def _route(path: str, operation: Any, summary: str) -> Route[DecisionQuery, DecisionBody, Any]:
     return Route(
         "POST",
         path,
         "generate",
         operation,
-        wire.ContextQuery,
+        DecisionQuery,
         DecisionBody,
         reply.Generated,
         summary,

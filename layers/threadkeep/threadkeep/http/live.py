@@ -236,10 +236,13 @@ def workers_of(call: Call[Any, Any]) -> Workers:
     return call.app.workers
 
 
-async def channel_of(call: Call[Any, Any]) -> Channel:
-    """Where the runs of the caller's thread are told. Raises `AccessDenied` for another owner's thread."""
+async def channel_of(call: Call[Any, Any], named: str | None = None) -> Channel:
+    """Where the runs of the caller's thread are told. `named` is an owner that stands elsewhere than in the body.
+
+    Raises `AccessDenied` for another owner's thread.
+    """
     body: ChannelBody = call.body
-    owner = call.identity.owner(body.resource_id)
+    owner = call.identity.owner(body.resource_id or named)
     thread = await call.app.storage.get_thread(body.thread_id)
     if thread is not None:
         check_owner(thread, owner)

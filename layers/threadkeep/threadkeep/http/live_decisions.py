@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 from threadkeep import clock, jsontext
 from threadkeep.errors import Conflict, NotFound
 from threadkeep.http import wire
-from threadkeep.http.approvals import CallId, Reason
+from threadkeep.http.approvals import CallId, DecisionQuery, Reason
 from threadkeep.http.live import ChannelBody, StreamOptions, channel_of, sent_by, workers_of
 from threadkeep.http.repeats import key_of, new_id
 from threadkeep.http.route import Call, Route, Table
@@ -42,9 +42,9 @@ class Deciding(wire.Reply):
     tool_call_id: str
 
 
-async def send_tool_approval(call: Call[wire.ContextQuery, ApprovalBody]) -> dict[str, Json]:
+async def send_tool_approval(call: Call[DecisionQuery, ApprovalBody]) -> dict[str, Json]:
     """Have a call decided, or a run continued, behind what the thread has; subscribers see the rest."""
-    workers, channel = workers_of(call), await channel_of(call)
+    workers, channel = workers_of(call), await channel_of(call, call.query.resource_id)
     run, told = await (_results(call, channel) if call.body.messages is not None else _decision(call, channel))
     accepted = await call.app.storage.queue_run(run)
     if accepted.request_hash != run.request_hash:
@@ -54,7 +54,7 @@ async def send_tool_approval(call: Call[wire.ContextQuery, ApprovalBody]) -> dic
     return {"accepted": True, "runId": told or accepted.run_id, "toolCallId": call.body.tool_call_id}
 
 
-async def _results(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
+async def _results(call: Call[DecisionQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
     """The turn that results of the caller's tools ask for."""
     agent, run_id = call.agent(), new_id(call, channel.resource_id, "send-tool-approval", channel.thread_id)
     sent = sent_by(call, call.body.messages or [], call.body.stream_options)
@@ -64,7 +64,7 @@ async def _results(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel
     return NewRun(channel, run_id, agent.id, _hash(call.raw), {"sent": sent.to_json()}, joins), ""
 
 
-async def _decision(call: Call[wire.ContextQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
+async def _decision(call: Call[DecisionQuery, ApprovalBody], channel: Channel) -> tuple[NewRun, str]:
     agent, body = call.agent(), call.body
     run = await _waiting(call, channel, agent.id)
     reason = body.reason or (body.resume_data.reason if body.resume_data else None)
@@ -97,7 +97,7 @@ ROUTES: Table = (
         "/api/agents/{agentId}/send-tool-approval",
         "generate",
         send_tool_approval,
-        wire.ContextQuery,
+        DecisionQuery,
         ApprovalBody,
         Deciding,
         "Decide a call that waits; subscribers see the rest of its run",

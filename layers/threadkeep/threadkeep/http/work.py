@@ -18,7 +18,7 @@ from threadkeep.config import settings
 from threadkeep.errors import Conflict, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.app import App
-from threadkeep.http.approvals import DecisionBody, decided
+from threadkeep.http.approvals import DecisionBody, DecisionQuery, decided
 from threadkeep.http.chunks import Chunk, Chunks
 from threadkeep.http.generate import GenerateBody, turn_of
 from threadkeep.http.identity import Identity, Kind
@@ -32,6 +32,7 @@ from threadkeep.turn import receipts
 from threadkeep.turn.approvals import let_go
 from threadkeep.turn.request import Services, TurnAgent, TurnRequest
 
+Q = TypeVar("Q")
 B = TypeVar("B")
 
 LEASE: Millis = 10_000
@@ -108,16 +109,16 @@ async def turn_of_sent(
     thread = as_object(options.get("thread")) or {}
     memory = options | {"thread": thread | {"id": channel.thread_id}, "resource": channel.resource_id}
     body = sent.options | {"messages": sent.messages, "memory": memory, "runId": run_id}
-    call = _call(app, agent_id, sent, parsed(GenerateBody, body, "request body"), at)
+    query = wire.ContextQuery(request_context=sent.context)
+    call = _call(app, agent_id, sent, query, parsed(GenerateBody, body, "request body"), at)
     agent, request = await turn_of(call, "work", deadline)
     said = tuple(replace(m, metadata=sent.metadata) if sent.metadata else m for m in request.messages)
     return agent, replace(request, messages=said)
 
 
-def _call(app: App, agent_id: str, sent: Sent | SentDecision, body: B, at: Millis) -> Call[wire.ContextQuery, B]:
+def _call(app: App, agent_id: str, sent: Sent | SentDecision, query: Q, body: B, at: Millis) -> Call[Q, B]:
     """The call that the sender made, as it would be now."""
-    query, identity = wire.ContextQuery(request_context=sent.context), Identity(sent.kind, sent.resource)
-    return Call({"agentId": agent_id}, query, body, b"", {}, identity, at, app)
+    return Call({"agentId": agent_id}, query, body, b"", {}, Identity(sent.kind, sent.resource), at, app)
 
 
 async def work(
@@ -234,8 +235,9 @@ async def _answer(app: App, claim: Claim, sent: Sent, deadline: float) -> AsyncG
 
 
 async def _decided(app: App, claim: Claim, sent: SentDecision, deadline: float) -> AsyncGenerator[Chunk]:
+    query = DecisionQuery(request_context=sent.context, resource_id=claim.channel.resource_id)
     body = DecisionBody(run_id=sent.run_id, tool_call_id=sent.call_id, reason=sent.reason)
-    call = _call(app, claim.agent_id, sent, body, claim.at)
+    call = _call(app, claim.agent_id, sent, query, body, claim.at)
     taken = await decided(call, approved=sent.approved, deadline=deadline)
     if claim.attempt > 1:
         await let_go(app.storage, taken.suspended)
