@@ -118,8 +118,10 @@ def run(command: str, agents: Path | None, port: int, url: str) -> int:
     stack = development_stack(agents)
     with stack.alone():
         if command == "down":
-            stack.stop()
-            stop_all()
+            try:
+                stack.stop()
+            finally:
+                stop_all()
             return 0
         stack.check_port(port)
         choice = model_for_up(os.environ, say)

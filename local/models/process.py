@@ -2,16 +2,14 @@
 
 import http.client
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from local.processes import command_lines, terminate
 from local.stack import ROOT, free_port
 
 STATE = ROOT / ".local"
@@ -45,9 +43,11 @@ def find(record: Path) -> Server | None:
 def start(record: Path, model: str, command: Callable[[int], Sequence[str]], seconds: float) -> Server:
     """Starts `command(port)` and waits until it lists `model`. Raises `StartFailed`.
 
-    The port of an earlier run is taken again if it is free, so that what was deployed with it stays right.
+    A server that an earlier run left is ended, because the record would forget it. Its port is taken again if it is
+    free, so that what was deployed with it stays right.
     """
     record.parent.mkdir(parents=True, exist_ok=True)
+    stop(record)
     before = _remembered(record)
     port = free_port(before.port if before else 0)
     log = record.with_suffix(".log")
@@ -73,19 +73,16 @@ def start(record: Path, model: str, command: Callable[[int], Sequence[str]], sec
     return server
 
 
-def stop(record: Path) -> bool:
-    """Ends the server that an earlier run left and waits for its end; tells whether there was one.
+def stop(record: Path, seconds: float = 10) -> bool:
+    """Ends the server that an earlier run left, whether it answers or not; tells whether there was one.
 
-    Only a process that answers as that server is touched: the pid alone may belong to another by now.
+    It is gone when this returns: what has not ended after `seconds` is killed. Only a process whose command names
+    the server's port is touched: the pid alone may belong to another by now.
     """
-    server = find(record)
-    if server is None:
+    server = _remembered(record)
+    if server is None or str(server.port) not in command_lines().get(server.pid, "").split():
         return False
-    with suppress(ProcessLookupError):
-        os.kill(server.pid, signal.SIGTERM)
-    deadline = time.monotonic() + 10
-    while listed_models(server.base_url) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    terminate(server.pid, seconds)
     return True
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from local.models.process import Server, StartFailed, find, listed_models, start, stop
+from local.processes import command_lines
 from local.stack import free_port
 
 SERVER = """
@@ -49,6 +51,31 @@ def test_a_restart_takes_the_same_port(record: Path):
     first = start(record, "m", command, 20)
     stop(record)
     assert start(record, "m", command, 20).port == first.port
+
+
+def is_gone(server: Server) -> bool:
+    """Whether no process of that id has that server's command: one that ended and was not waited for has none."""
+    return str(server.port) not in command_lines().get(server.pid, "").split()
+
+
+def test_a_server_that_does_not_end_when_asked_is_killed(record: Path):
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SERVER}"
+    server = start(record, "m", lambda port: [sys.executable, "-c", deaf, str(port), "m"], 20)
+    assert stop(record, seconds=0.2) is True
+    assert is_gone(server)
+
+
+def test_a_server_that_does_not_answer_any_more_is_ended_too(record: Path):
+    server = start(record, "m", command, 20)
+    os.kill(server.pid, signal.SIGSTOP)
+    assert stop(record, seconds=0.2) is True
+    assert is_gone(server)
+
+
+def test_a_new_server_leaves_no_old_one_behind(record: Path):
+    old = start(record, "m", command, 20)
+    new = start(record, "m", command, 20)
+    assert (is_gone(old), find(record)) == (True, new)
 
 
 def test_a_server_that_ends_at_once_is_named_with_its_log(record: Path):
