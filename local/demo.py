@@ -137,12 +137,13 @@ def converse(api: Api, place: Place, turns: Sequence[Turn], scripted: bool, say:
     exchanges: list[Exchange] = []
     for turn in turns:
         asked = f"{turn.text}\n{turn.script}" if scripted else turn.text
-        print(_line("you", turn.text + (f"   [{turn.script}]" if scripted else ""), place.agent), flush=True)
+        shown = [turn.text, *(f"[{line}]" for line in turn.script.splitlines() if scripted)]
+        print(_line("you", "   ".join(shown), place.agent), flush=True)
         began = time.monotonic()
         answered = api.ask(asked, place, say)
         exchanges.append(Exchange(asked, answered, time.monotonic() - began))
-        shown = "(the prompt that the model was sent)" if turn.script == "@dump" and scripted else answered
-        print(_line(place.agent, shown, place.agent) + f"   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
+        told = "(the prompt that the model was sent)" if turn.script == "@dump" and scripted else answered
+        print(_line(place.agent, told, place.agent) + f"   ({exchanges[-1].seconds:.1f} s)\n", flush=True)
     return exchanges
 
 
@@ -267,7 +268,9 @@ def run(env: Mapping[str, str]) -> None:
     place, name = Place(AGENT, f"demo-{secrets.token_hex(4)}", f"ada-{secrets.token_hex(4)}"), random.choice(_NAMES)
     print(f"\nA conversation with the agent {AGENT} on the new thread {place.thread}, over HTTP")
     if choice.is_script:
-        print(f"with {choice.about}.\nThe words in [brackets] are sent along and tell it what to say.")
+        print(
+            f"with {choice.about}.\nWhat stands in [brackets] goes along, on lines of its own, and tells it what to do."
+        )
     print()
     api = Api(base_url, key)
     exchanges = converse(api, place, conversation(name), choice.is_script, say)

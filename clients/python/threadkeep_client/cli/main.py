@@ -44,7 +44,7 @@ WORKING_MEMORY = """\
 What agents keep about an owner or a thread. Every change makes a new version.
 
   threadkeep memory show --resource ada                          what is kept about ada
-  threadkeep memory show --thread t1 --agent assistant           what the agent sees in thread t1
+  threadkeep memory show --thread t1 --agent session-notes       what the agent sees in thread t1
   threadkeep memory edit --resource ada                          change it in your editor
   threadkeep memory patch --resource ada '{"city": "Oslo"}'      change one field of a JSON memory
 """
@@ -150,7 +150,11 @@ def _memory(parser: argparse.ArgumentParser) -> None:
 
 
 def _whose(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--resource", metavar="ID", help="whose memory it is; with --thread an owner check")
+    parser.add_argument(
+        "--resource",
+        metavar="ID",
+        help="whose memory it is; needed with --thread, too, to change an owner's with the service key",
+    )
     parser.add_argument("--thread", metavar="ID", help="what an agent keeps for this thread; needs --agent")
     parser.add_argument("--agent", metavar="ID", help="the agent that keeps it, whose rules apply")
     return parser

@@ -134,7 +134,7 @@ async def update_working_memory(call: Call[MemoryQuery, UpdateWorkingMemory]) ->
     options = memory.writable()
     target = _target(options, thread_id, owner)
     if target is None:
-        raise InvalidInput(Issue("resourceId", "is required: the working memory has scope resource, not thread (E5)"))
+        raise InvalidInput(Issue("resourceId", "is required: the working memory has scope resource, not thread"))
     state = await call.app.storage.load_turn(thread_id, last_messages=0, memory=target)
     if state.thread is None:
         raise NotFound("Thread not found")
