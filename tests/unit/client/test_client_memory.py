@@ -186,12 +186,79 @@ def test_an_edit_that_somebody_else_overtook_is_refused_and_kept(
 
 
 @pytest.mark.parametrize(
-    ("editor", "said"), [("/no/such/editor", "cannot be started"), (f"{sys.executable} -c 1/0", "ended with code 1")]
+    ("editor", "said"),
+    [
+        ("/no/such/editor", "cannot be started"),
+        ("vi 'unbalanced", "cannot be started"),
+        (f"{sys.executable} -c 1/0", "ended with code 1"),
+        ("rm", "left no text"),
+    ],
 )
-def test_an_editor_that_fails_writes_nothing(
-    run: Run, client: Client, monkeypatch: pytest.MonkeyPatch, edit: Any, editor: str, said: str
+def test_an_editor_that_fails_writes_nothing_and_leaves_nothing(
+    run: Run, client: Client, monkeypatch: pytest.MonkeyPatch, edit: Any, tmp_path: Path, editor: str, said: str
 ) -> None:  # fmt: skip
     monkeypatch.setenv("EDITOR", editor)
     code, _, err = run("memory", "edit", "--resource", "ada")
-    assert code == 1 and said in err
+    assert (code, said in err, "kept" in err, err.count("\n")) == (1, True, False, 1)
     assert client.get_resource_memory("ada").version == 0
+    assert kept_files(tmp_path) == []
+
+
+def test_what_was_written_before_the_editor_failed_is_kept(
+    run: Run, edit: Callable[[str], None], tmp_path: Path
+) -> None:
+    edit("file.write_text('half'); sys.exit(3)")
+    code, _, err = run("memory", "edit", "--resource", "ada")
+    [file] = kept_files(tmp_path)
+    assert (code, file.read_text()) == (
+        1,
+        "half",
+    ) and f"code 3. Nothing is known to be written; your text is kept in {file}" in err
+
+
+@pytest.mark.parametrize("left", ["", " \n\n"])
+def test_an_emptied_text_forgets_nothing(
+    run: Run, client: Client, edit: Callable[[str], None], tmp_path: Path, left: str
+) -> None:  # fmt: skip
+    edit(f"text = {left!r}")
+    assert run("memory", "edit", "--resource", "ada")[2] == "Nothing was changed\n"
+    client.replace_resource_memory("ada", "mine")
+    code, _, err = run("memory", "edit", "--resource", "ada")
+    assert code == 1 and "`threadkeep memory set`" in err
+    assert client.get_resource_memory("ada").working_memory == "mine"
+    assert kept_files(tmp_path) == []
+
+
+def test_json_that_is_broken_by_an_edit_is_kept_and_not_stored(
+    run: Run, client: Client, edit: Callable[[str], None], tmp_path: Path
+) -> None:  # fmt: skip
+    client.replace_resource_memory("ada", {"name": "Ada"})
+    edit("text = text.replace('}', '')")
+    code, _, err = run("memory", "edit", "--resource", "ada")
+    assert code == 1 and "no JSON object any more" in err
+    assert client.get_resource_memory("ada").version == 1
+    assert [file.read_text() for file in kept_files(tmp_path)] == ['{\n  "name": "Ada"\n\n']
+
+
+def test_a_changed_type_is_a_change(run: Run, client: Client, edit: Callable[[str], None]) -> None:
+    client.replace_resource_memory("ada", {"vip": 1})
+    edit("text = text.replace('1', 'true')")
+    assert run("memory", "edit", "--resource", "ada")[0] == 0
+    assert client.get_resource_memory("ada").working_memory == '{"vip": true}'
+
+
+def test_line_ends_and_letters_are_left_as_they_are(
+    run: Run, client: Client, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], None]
+) -> None:  # fmt: skip
+    client.replace_resource_memory("ada", "Grüße\r\nan Ada\r\n")
+    monkeypatch.setenv("EDITOR", "true")
+    assert run("memory", "edit", "--resource", "ada")[2] == "Nothing was changed\n"
+    edit("file.write_bytes(file.read_bytes() + 'Ż'.encode()); sys.exit()")
+    assert run("memory", "edit", "--resource", "ada")[0] == 0
+    assert client.get_resource_memory("ada").working_memory == "Grüße\r\nan Ada\r\nŻ"
+
+
+def test_an_interrupt_is_the_editors(run: Run, client: Client, edit: Callable[[str], None]) -> None:
+    edit("import os, signal; os.kill(os.getppid(), signal.SIGINT); text = 'written after all'")
+    assert run("memory", "edit", "--resource", "ada")[0] == 0
+    assert client.get_resource_memory("ada").working_memory == "written after all"

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,7 +49,7 @@ def edit_memory(session: Session) -> None:
             CHANGED,
         ) from error
     except (ThreadkeepError, CommandFailed) as error:
-        raise CommandFailed(f"{error}. Nothing is known to be written; your text is kept in {file}") from error
+        raise CommandFailed(f"{error}. Nothing is known to be written{_kept(file, draft)}") from error
     file.unlink()
     _report(session, written)
 
@@ -95,15 +96,26 @@ class Draft:
         return cls(stored, shown, value is not None, found.stored_version)
 
     def edited(self, text: str) -> str | None:
-        """The new text to store, None if nothing was changed. Editors may add a line break at the end."""
+        """The new text to store, None if nothing was changed. Editors may add a line break at the end.
+
+        Raises `CommandFailed` for an empty text, which is rather a mishap than a wish to forget everything, and where
+        JSON is broken now.
+        """
         if not self.shown.endswith("\n"):
             text = text.removesuffix("\n")
-        if text == self.shown:
+        if text == self.shown or not (text.strip() or self.stored):
             return None
-        value = _object(text) if self.is_json else None
+        if not text.strip():
+            raise CommandFailed(
+                "The text is empty; `threadkeep memory set` with an empty text clears an owner's memory"
+            )
+        return self._edited_json(text) if self.is_json else text
+
+    def _edited_json(self, text: str) -> str | None:
+        value = _object(text)
         if value is None:
-            return text
-        return None if self.stored and value == _object(self.stored) else json.dumps(value, ensure_ascii=False)
+            raise CommandFailed("The text is no JSON object any more; `threadkeep memory set` stores any text")
+        return None if _sorted(value) == _sorted(_object(self.stored)) else json.dumps(value, ensure_ascii=False)
 
 
 def _read(session: Session) -> ThreadMemory | ResourceMemory:
@@ -154,19 +166,40 @@ def _object(text: str) -> dict[str, Any] | None:
     return cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
+def _sorted(value: dict[str, Any] | None) -> str:
+    """JSON text by which two values can be compared: in Python `True == 1`, in JSON it is not."""
+    return json.dumps(value, sort_keys=True)
+
+
 def _temporary(text: str, suffix: str) -> Path:
     handle, name = tempfile.mkstemp(prefix="threadkeep-", suffix=suffix)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text.encode())
     return Path(name)
+
+
+def _kept(file: Path, draft: Draft) -> str:
+    """What to say of the file of an edit that failed. It is removed where nobody's work is in it."""
+    if not file.exists():
+        return ""
+    if file.read_bytes().strip() in (b"", draft.shown.encode().strip()):
+        file.unlink()
+        return ""
+    return f"; your text is kept in {file}"
 
 
 def _in_editor(file: Path) -> str:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # Ctrl-C is the editor's
     try:
         code = subprocess.run([*shlex.split(editor), str(file)]).returncode
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise CommandFailed(f"The editor {editor!r} cannot be started; set EDITOR to another") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
     if code:
         raise CommandFailed(f"The editor ended with code {code}")
-    return file.read_text()
+    try:
+        return file.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise CommandFailed("The editor left no text in UTF-8") from error
