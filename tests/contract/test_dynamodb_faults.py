@@ -6,6 +6,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
 
 from local.stack import Stack
@@ -26,8 +27,10 @@ from tests.faults import (
 from threadkeep import clock
 from threadkeep.errors import Conflict, StoreUnavailable, ThreadGone
 from threadkeep.storage.dynamodb import DynamoDBStorage
+from threadkeep.storage.live import Channel
 from threadkeep.storage.port import Job, NewThread, Receipt, TurnCommit
 from threadkeep.testing.storage_base import message, turn
+from threadkeep.testing.storage_live import claimed, run
 
 TRANSACTION_FAULTS = [collision, lost, THROTTLED, IN_PROGRESS]
 FOR_EVER = {"collision": collision, "lost": lost, "throttled": THROTTLED, "in progress": IN_PROGRESS}
@@ -52,6 +55,24 @@ def storage(emulator: Stack, table: str, faults: Faults) -> Iterator[DynamoDBSto
     yield DynamoDBStorage(table_name=table, client=client)
     client.close()
     assert not faults.planned, "a planned fault never happened"
+
+
+async def test_a_run_that_ends_while_it_is_asked_to_does_not_have_the_next_one_stopped(
+    storage: DynamoDBStorage, table: str, emulator: Stack, faults: Faults
+):
+    channel = Channel("r", "t")
+    for name in ("a", "b"):
+        await storage.queue_run(run(channel, name))
+    live = await claimed(storage, channel)
+
+    def ends_before(request: AWSPreparedRequest) -> AWSResponse:
+        asyncio.run(DynamoDBStorage(table, emulator.client("dynamodb")).finish_run(live, []))
+        return sent(request)
+
+    faults.plan("UpdateItem", ends_before)
+    assert await storage.stop_run(channel) is False
+    following = await claimed(storage, channel)
+    assert following.run_id == "t-b" and not await storage.is_stopped(following)
 
 
 @pytest.mark.parametrize("fault", TRANSACTION_FAULTS, ids=["collision", "lost", "throttled", "in progress"])

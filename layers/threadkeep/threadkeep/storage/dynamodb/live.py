@@ -112,15 +112,12 @@ class Lives(Part):
         raise StoreUnavailable(BUSY)
 
     async def stop_run(self, channel: Channel, run_id: str | None = None) -> bool:
-        for _ in range(RENUMBERINGS):
-            head = _head(await self._table.get(_key(channel)))
-            if not head.ticket or run_id not in (None, head.run_id):
-                return False
-            change = {"stop": True}
-            update = _update(channel, change, self._now(), "ticket = :ticket", {":ticket": number(head.ticket)})
-            if await self._table.update(update.pop("Key"), **update):
-                return True
-        raise StoreUnavailable(BUSY)
+        head = _head(await self._table.get(_key(channel)))
+        if not head.ticket or run_id not in (None, head.run_id):
+            return False
+        same = {":ticket": number(head.ticket)}
+        update = _update(channel, {"stop": True}, self._now(), "ticket = :ticket", same)
+        return await self._table.update(update.pop("Key"), **update)  # not if that run has ended meanwhile
 
     async def is_stopped(self, claim: Claim) -> bool:
         head = _head(await self._table.get(_key(claim.channel)))
