@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from local.stack import ROOT
 from tests.template import resources, template
 
 FUNCTIONS = resources("AWS::Serverless::Function")
@@ -165,9 +166,17 @@ def test_only_who_accepts_messages_may_start_a_worker() -> None:
         for statement in policy["Statement"]
         if statement.get("Action") == "lambda:InvokeFunction"
     }
-    assert allowed.keys() == {"GenerateFunction", "WorkFunction"}
-    assert allowed["GenerateFunction"] == {"Fn::GetAtt": ["WorkFunction", "Arn"]}
-    assert allowed["WorkFunction"]["Fn::Sub"].endswith(":function:${AWS::StackName}-WorkFunction-*")
+    worker = {"Fn::GetAtt": ["WorkFunction", "Arn"]}
+    assert allowed == {"GenerateFunction": worker}
+    again = template()["Resources"]["WorkAgainPolicy"]["Properties"]
+    (statement,) = again["PolicyDocument"]["Statement"]
+    assert again["Roles"] == [{"Ref": "WorkFunctionRole"}]
+    assert statement == {"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": worker}
+
+
+def test_no_name_that_cloudformation_may_shorten_is_guessed() -> None:
+    """Of a long stack name the functions' generated names have only the beginning."""
+    assert ":function:${AWS::StackName}" not in (ROOT / "template.yaml").read_text()
 
 
 def test_subscriptions_are_turned_off_by_a_parameter() -> None:

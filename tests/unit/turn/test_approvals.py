@@ -1,6 +1,7 @@
 """Runs that wait for a person: suspended with what they did, decided once, and gone on with (MS-14, LOOP-12)."""
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -256,6 +257,20 @@ async def test_a_tool_that_takes_too_long_may_be_approved_again(waiting, disk):
         await decide(h, result, deadline=0.05)
     disk.held = None
     assert (await decide(h, result)).text == "ok"
+
+
+async def test_a_decision_that_leaves_no_time_for_the_rest_is_stored_and_taken_up_by_a_repeat(waiting, disk):
+    h, result = await waiting("ok")
+
+    async def dawdle(event: Any) -> None:
+        if isinstance(event, events.CallFinished):
+            time.sleep(0.3)  # noqa: ASYNC251 (it shall hold up everything)
+
+    with pytest.raises(DeadlineExceeded, match=r"0\.2 s, which leaves no time .* the decision is stored"):
+        await decide(h, result, deadline=0.2, watcher=dawdle)
+    assert disk.erased == ["/x"] and len(h.model.requests) == 1
+    assert (await decide(h, result)).text == "ok"
+    assert disk.erased == ["/x"]
 
 
 async def test_a_caller_that_leaves_does_not_cut_the_tool(waiting, disk):

@@ -86,8 +86,16 @@ async def decide(
     rest = _rest(resumed.run, decided.call)
     if resumed.run.waiting or (not resumed.run.open and await plan.storage.get_receipt(rest.key) is None):
         return await _ended(own, decided)
-    left = None if request.deadline is None else request.deadline - (asyncio.get_running_loop().time() - began)
+    left = _left(request.deadline, asyncio.get_running_loop().time() - began)
     return await run_turn(agent, replace(request, resumes=resumed, repeat=rest, deadline=left), services)
+
+
+def _left(deadline: float | None, spent: float) -> float | None:
+    """Seconds that the rest of the run has. Raises `DeadlineExceeded` if there are none."""
+    if deadline is not None and spent >= deadline:
+        text = f"The decision took {spent:.3g} s of {deadline:g} s, which leaves no time for the rest of the run"
+        raise DeadlineExceeded(f"{text}; the decision is stored, and sending it again goes on from there")
+    return None if deadline is None else deadline - spent
 
 
 async def let_go(storage: Storage, run: SuspendedRun) -> None:
@@ -137,8 +145,8 @@ class _Decided:
             async with asyncio.timeout(self.request.deadline):
                 return await self._settled(run)
         except TimeoutError as error:
-            text = f"The decision took longer than {self.request.deadline:g} s; nothing is stored of it"
-            raise DeadlineExceeded(f"{text}, though the tool may have done its work") from error
+            text = f"The decision took longer than {self.request.deadline:g} s, and the tool may have done its work"
+            raise DeadlineExceeded(f"{text}; sending it again goes on from what is stored of it") from error
 
     async def _settled(self, run: SuspendedRun) -> _Outcome:
         """The call with its outcome, whoever decides it."""
