@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from threadkeep.memory.signals import Signal
     from threadkeep.models.port import ModelSettings
     from threadkeep.turn.context import RequestContext
+    from threadkeep.turn.delegation.options import (
+        DelegatedMemory,
+        Delegation,
+        DelegationCall,
+        DelegationCompletion,
+        DelegationOutcome,
+        DelegationResult,
+        DelegationStart,
+        Iteration,
+        IterationVerdict,
+        Limits,
+    )
     from threadkeep.turn.message_list import MessageList, PromptItem, RunMessage, SystemText
     from threadkeep.turn.processors.base import Processor, ProcessorCall
     from threadkeep.turn.processors.message_history import MessageHistory
@@ -27,6 +39,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Agent",
+    "DelegatedMemory",
+    "Delegation",
+    "DelegationCall",
+    "DelegationCompletion",
+    "DelegationOutcome",
+    "DelegationResult",
+    "DelegationStart",
+    "Iteration",
+    "IterationVerdict",
+    "Limits",
     "Memory",
     "MessageHistory",
     "MessageList",
@@ -58,6 +80,16 @@ __all__ = [
 
 _HOMES = {
     "Agent": "threadkeep.agents.agent",
+    "DelegatedMemory": "threadkeep.turn.delegation.options",
+    "Delegation": "threadkeep.turn.delegation.options",
+    "DelegationCall": "threadkeep.turn.delegation.options",
+    "DelegationCompletion": "threadkeep.turn.delegation.options",
+    "DelegationOutcome": "threadkeep.turn.delegation.options",
+    "DelegationResult": "threadkeep.turn.delegation.options",
+    "DelegationStart": "threadkeep.turn.delegation.options",
+    "Iteration": "threadkeep.turn.delegation.options",
+    "IterationVerdict": "threadkeep.turn.delegation.options",
+    "Limits": "threadkeep.turn.delegation.options",
     "Memory": "threadkeep.memory.memory",
     "MessageHistory": "threadkeep.turn.processors.message_history",
     "MessageList": "threadkeep.turn.message_list",

@@ -1,5 +1,6 @@
 """`Agent`: what a deployer writes."""
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,9 +14,10 @@ from threadkeep.errors import ConfigurationError
 from threadkeep.memory.memory import Memory
 from threadkeep.models.port import Model, ModelSettings
 from threadkeep.turn.context import RequestContext, check_context, value_of
+from threadkeep.turn.delegation.options import DelegatedMemory, Delegation, Limits, OnIteration
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.processors.pipeline import check_ids
-from threadkeep.turn.request import DEFAULT_MAX_STEPS, TurnAgent
+from threadkeep.turn.request import DEFAULT_MAX_STEPS, SubAgent, TurnAgent
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.tools import Tool
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # functions that only list agents need no turn
     from threadkeep.agents.library import CallOptions, Hook, Said
     from threadkeep.storage.port import Storage
     from threadkeep.turn.events import Event
+
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,58}")  # what fits into `agent-<key>`, a tool's name
 
 T = TypeVar("T")
 Dynamic = T | Callable[[RequestContext], T | Awaitable[T]]  # a value, or a function of the request context
@@ -33,9 +37,13 @@ class Agent:
     """An agent: instructions, a model, a memory and tools.
 
     `model` is `provider/model`, for example `bedrock/<model id>` or `openai/<model>`; empty means the
-    deployment's default. `instructions`, `model`, `memory`, `tools` and both lists of processors may each be
-    a function of the request context, async or not (D-RC-4). Without `memory` the agent remembers nothing.
+    deployment's default. `instructions`, `model`, `memory`, `tools`, `agents` and both lists of processors may each
+    be a function of the request context, async or not (D-RC-4). Without `memory` the agent remembers nothing.
     `read_only` lets it read all memory and write none, whatever its Memory and a call say (case H14).
+    `agents` are sub-agents by key: each is a tool `agent-<key>` of this agent (DEL-1); `delegation` says how it
+    delegates, `limits` how far one run may go. `delegated_memory` is what memory this agent uses when another
+    delegates to it.
+    `on_iteration` is asked after each step whether the run goes on (DEL-21).
     `max_processor_retries` is how often processors may have the model answer again in one run (PR-7).
     `request_context_schema` is a pydantic model that the request context must satisfy before anything
     runs (D-RC-5). Raises `ConfigurationError` for an id that cannot travel in a URL, or two tools or
@@ -56,6 +64,11 @@ class Agent:
     max_processor_retries: int = 0
     read_only: bool = False
     request_context_schema: type[BaseModel] | None = None
+    agents: "Dynamic[Mapping[str, Agent]]" = field(default_factory=dict[str, "Agent"])
+    delegation: Delegation = Delegation()
+    limits: Limits = Limits()
+    delegated_memory: DelegatedMemory = DelegatedMemory()
+    on_iteration: OnIteration | None = None
 
     def __post_init__(self) -> None:
         if broken := ids.http_problem(self.id):
@@ -66,6 +79,8 @@ class Agent:
             raise ConfigurationError(f"Agent {self.id}: max_processor_retries must be at least 0")
         if not callable(self.tools):
             self._by_name(self.tools)
+        if not callable(self.agents):
+            self._team(self.agents)
         for processors in (self.input_processors, self.output_processors):
             if not callable(processors):
                 check_ids(processors)
@@ -97,6 +112,12 @@ class Agent:
             output_processors=tuple(await value_of(self.output_processors, context)),
             max_processor_retries=self.max_processor_retries,
             read_only=self.read_only,
+            name=self.display_name,
+            agents=self._team(await value_of(self.agents, context)),
+            delegation=self.delegation,
+            limits=self.limits,
+            delegated=self.delegated_memory,
+            on_iteration=self.on_iteration,
         )
 
     async def generate(self, messages: "Said", **call: "Unpack[CallOptions]") -> TurnResult:
@@ -152,6 +173,13 @@ class Agent:
     def storage_or(self, default: "Storage") -> "Storage":
         """The store of the agent's own memory, where that is no function and names one; else the default."""
         return (self.memory.storage if isinstance(self.memory, Memory) else None) or default
+
+    def _team(self, agents: "Mapping[str, Agent]") -> Mapping[str, SubAgent]:
+        """Raises `ConfigurationError` for a key that cannot be part of a tool's name."""
+        if broken := [key for key in agents if not _KEY.fullmatch(key)]:
+            rule = f"a sub-agent's key must match {_KEY.pattern}"
+            raise ConfigurationError(f"Agent {self.id}: {rule}, received {broken[0]!r}")
+        return {key: SubAgent(a.id, a.display_name, a.description, a.resolve) for key, a in agents.items()}
 
     def _by_name(self, tools: Sequence[Tool]) -> Mapping[str, Tool]:
         named = {tool.name: tool for tool in tools}

@@ -22,6 +22,7 @@ from threadkeep.storage.port import Storage
 from threadkeep.turn.after import finish_turn
 from threadkeep.turn.approvals import Decision, decide, suspended_run
 from threadkeep.turn.context import SPEAKER_KEY, RequestContext
+from threadkeep.turn.delegation.options import Delegation, Limits, OnIteration
 from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.plan import own_context, planned
@@ -50,8 +51,9 @@ class CallOptions(TypedDict, total=False):
     `thread` is an id or `{"id", "title", "metadata"}`; with `resource` it says whose memory is used.
     `options` change the memory's for this call. `storage` None means the memory's own, or one in memory that
     all agents of the process share. `context` is written as messages are. `speaker` is who says the
-    messages, for `SpeakerTurns`. `deadline` is in seconds. The hooks get a `Step`, the `TurnResult`, and the
-    title of a thread that got one; they may be async (LOOP-10).
+    messages, for `SpeakerTurns`. `deadline` is in seconds. `delegation` and `on_iteration` take the place of the
+    agent's own, `limits` narrow its own. The hooks get a `Step`, the `TurnResult`, and the title of a thread that got
+    one; they may be async (LOOP-10).
     """
 
     thread: ThreadArgument | None
@@ -71,6 +73,9 @@ class CallOptions(TypedDict, total=False):
     speaker: Speaker | None
     run_id: str | None
     deadline: float | None
+    delegation: Delegation | None
+    limits: Limits | None
+    on_iteration: OnIteration | None
     on_step_finish: Hook | None
     on_finish: Hook | None
     on_title_generated: Hook | None
@@ -98,6 +103,9 @@ async def prepared(
     if speaker is not None:
         values[SPEAKER_KEY] = speaker.to_json()
     resolved = await agent.resolve(values)
+    delegation, iteration = call.get("delegation"), call.get("on_iteration")
+    resolved = replace(resolved, delegation=delegation or resolved.delegation)
+    resolved = replace(resolved, on_iteration=iteration or resolved.on_iteration)
     request = TurnRequest(
         messages=said,
         run_id=call.get("run_id") or ids.new_id(),
@@ -115,6 +123,7 @@ async def prepared(
         client_tools=tuple(call.get("client_tools", ())),
         structured_output=call.get("structured_output"),
         memory_options=_json_options(call.get("options")),
+        limits=call.get("limits"),
     )
     hooks = Hooks(call.get("on_step_finish"), call.get("on_finish"), call.get("on_title_generated"))
     return resolved, request, call.get("storage"), hooks

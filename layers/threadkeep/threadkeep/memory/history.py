@@ -17,6 +17,9 @@ from threadkeep.storage.port import Message
 _RESULT_STATES = {"result", "output-error", "output-denied"}
 OPENER = PromptMessage("user", (TextPart("."),))
 DECLINED = "The call was declined"
+DELEGATES = "agent-"  # how the name of a tool begins that delegates to a sub-agent (DEL-1)
+NO_TEXT = "The sub-agent gave no text."
+_REPORTED = {"text", "subAgentThreadId", "subAgentResourceId", "subAgentToolResults", "ref"}
 _PENDING = '{"status":"pending"}'
 
 
@@ -52,6 +55,16 @@ def opened_by_user(prompt: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]
 def result_text(result: Json) -> str:
     """What the model reads of a tool's result: a string as it is, anything else as JSON."""
     return result if isinstance(result, str) else jsontext.dumps(result)
+
+
+def tool_text(name: str, result: Json) -> str:
+    """What the model reads of the result of a tool of this name: of a delegation's only its text, and the name by which
+    it may be cited (DEL-3, DEL-27)."""
+    given = jsontext.as_object(result) if name.startswith(DELEGATES) else None
+    if given is None or "text" not in given or not given.keys() <= _REPORTED:
+        return result_text(result)
+    text = str(given["text"]) or NO_TEXT
+    return f"{text}\n\n[ref: {given['ref']}]" if given.get("ref") else text
 
 
 def _user(content: Content) -> list[PromptMessage]:
@@ -120,7 +133,7 @@ def _result(call: ToolCall, invocation: Content) -> ToolResult:
     if state not in _RESULT_STATES:
         return ToolResult(call.id, call.name, _PENDING)
     if state == "result":
-        return ToolResult(call.id, call.name, result_text(invocation.get("result")))
+        return ToolResult(call.id, call.name, tool_text(call.name, invocation.get("result")))
     if state == "output-error":
         return ToolResult(call.id, call.name, str(invocation.get("errorText", "The tool failed")), is_error=True)
     approval = jsontext.as_object(invocation.get("approval")) or {}

@@ -13,8 +13,11 @@ from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
 from threadkeep.storage.port import Message, MessageUpdate, NewMessage, TurnState
 from threadkeep.turn import client_results, structured
+from threadkeep.turn.course import Course
+from threadkeep.turn.delegation import forwarding
+from threadkeep.turn.delegation.delegations import Delegations
 from threadkeep.turn.live import Live
-from threadkeep.turn.loop import answer_message, run_steps
+from threadkeep.turn.loop import Loop, answer_message
 from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
 from threadkeep.turn.plan import Plan
 from threadkeep.turn.processors.base import Aborted, Processor, RunFacts
@@ -38,7 +41,8 @@ class Answered:
     messages: tuple[NewMessage, ...]
     remembered: tuple[Message, ...]
     structured: Structured | None
-    updates: tuple[MessageUpdate, ...] = ()
+    updates: tuple[MessageUpdate, ...]
+    course: Course
 
 
 class Run:
@@ -54,6 +58,7 @@ class Run:
         model: Model,
         tools: Mapping[str, Tool],
         live: Live,
+        delegations: Delegations,
         updates: Sequence[MessageUpdate] = (),
         memory: RunMemory | None = None,
     ):
@@ -78,6 +83,8 @@ class Run:
             states=self._states,
             is_gone=self._limiter.is_gone if self._limiter else None,
         )
+        self._course = Course(agent, request, delegations)
+        delegations.shown = self._shown
         live.withhold(plan.outputs)
 
     async def answer(self, opening: MessageList, name: str, provider: str) -> Answered:
@@ -109,9 +116,10 @@ class Run:
         return self._answered(shown, marked, None)
 
     def _answered(self, steps: tuple[Step, ...], answer: Sequence[RunMessage], shaped: Structured | None) -> Answered:
-        new = (*self._model.messages.of("input"), *answer, *self._model.told)
+        new = (*self._model.messages.of("input"), *answer, *self._model.told, *self._course.said)
         room = rules.MAX_TURN_MESSAGES - len(self._updates)
-        return Answered(steps, _to_store(new, room), self._remembered(), shaped, tuple(self._updates))
+        stored = _to_store(new, room)
+        return Answered(steps, stored, self._remembered(), shaped, tuple(self._updates), self._course)
 
     async def _edited(self, steps: tuple[Step, ...], provider: str) -> tuple[tuple[Step, ...], tuple[RunMessage, ...]]:
         """The steps and the answer as the output processors leave them (PR-3)."""
@@ -171,18 +179,24 @@ class Run:
             timeout=request.deadline or _MODEL_TIMEOUT,
             response_schema=request.structured_output.schema if request.structured_output else None,
         )
-        await run_steps(
+        loop = Loop(
             self._model,
-            first,
             tools,
             self._tool_context,
-            request.max_steps or agent.max_steps,
             self._pipeline.tool_result,
-            request.on_step,
             self._live,
+            self._course,
             self._steps,
+            request.on_step,
             request.stopped,
         )
+        await loop.run(first)
+
+    def _shown(self) -> tuple[RunMessage, ...]:
+        """What a sub-agent may see of the conversation: not the states that signals tell, which are the run's own."""
+        told = frozenset(m.id for m in (*self._model.messages.messages, *self._model.told) if m.role == signals.ROLE)
+        wanted = self._agent.delegation.system_texts
+        return forwarding.conversation(self._model.shown, told, system_texts=wanted)
 
     def _structured(self, steps: tuple[Step, ...]) -> Structured | None:
         """The object that the request asked for; None while the run has not come to its answer (LOOP-11)."""

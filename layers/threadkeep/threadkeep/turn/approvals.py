@@ -8,9 +8,12 @@ until the deadline; only then a repeat may run the tool once more, with the same
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from threadkeep import clock
 from threadkeep.errors import AccessDenied, Conflict, DeadlineExceeded, NotFound, ThreadGone, ThreadkeepError
+from threadkeep.memory import signals
 from threadkeep.models.port import ToolCall
 from threadkeep.storage.port import (
     Include,
@@ -23,7 +26,11 @@ from threadkeep.storage.port import (
     TurnCommit,
 )
 from threadkeep.turn import events, receipts, suspension
+from threadkeep.turn.delegation import forwarding
+from threadkeep.turn.delegation.delegations import Delegations
+from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.events import Event
+from threadkeep.turn.message_list import MessageList, RunMessage
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted, RunFacts
 from threadkeep.turn.processors.pipeline import Pipeline
@@ -32,9 +39,10 @@ from threadkeep.turn.request import Repeatable, Resumed, Services, TurnAgent, Tu
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
 from threadkeep.turn.stored_steps import metadata_of, stored_steps
-from threadkeep.turn.tools import CallOutcome, ToolContext, failed, run_call, unknown
+from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, failed, run_call, unknown
 from threadkeep.turn.whole import whole
 
+_FORWARDED = 10  # messages that a sub-agent sees where the run itself loads none
 _ATTEMPTS = 8  # other writers of the same answer or thread that may come first
 _HELD_BACK = "The tool ran, but what it returned was held back"
 
@@ -77,7 +85,7 @@ async def decide(
     if not plan.stores:
         raise Conflict("The agent stores nothing any more, so that no call of it can be decided")
     began = asyncio.get_running_loop().time()
-    decided = await whole(_Decided(agent, own, plan, decision).in_time(run))
+    decided = await whole(_Decided(agent, own, plan, decision, services).in_time(run))
     resumed, stopped = decided.resumed, decided.stopped
     if isinstance(stopped, Aborted):
         return await _told(own, replace(decided.result, tripwire=stopped.tripwire, suspended=None))
@@ -139,6 +147,7 @@ class _Decided:
     request: TurnRequest
     plan: Plan
     decision: Decision
+    services: Services
 
     async def in_time(self, run: SuspendedRun) -> _Outcome:
         try:
@@ -209,14 +218,27 @@ class _Decided:
             return CallOutcome.declined(call, self.decision.reason), None
         agent, request = self.agent, self.request
         context = ToolContext(agent.id, request.run_id, call.id, thread.id, thread.resource_id, request.request_context)
-        tool = agent.tools.get(call.name)
-        done = await run_call(tool, call, context) if tool else None
+        tools = {**agent.tools, **await self._delegating(call, thread)}
+        done = await run_call(tools[call.name], call, context) if call.name in tools else None
         facts = RunFacts(request.run_id, agent.id, thread.id, thread.resource_id, request.request_context, thread)
         pipeline = Pipeline(self.plan.inputs, self.plan.outputs, facts, agent.max_processor_retries)
         try:
-            return await pipeline.tool_result(done or unknown(call, agent.tools)), None
+            return await pipeline.tool_result(done or unknown(call, tools)), None
         except (Aborted, ThreadkeepError) as error:
             return failed(call, _HELD_BACK), error
+
+    async def _delegating(self, call: ToolCall, thread: Thread) -> Mapping[str, Tool]:
+        """The tools that delegate, if the call is one of theirs. The sub-agent sees the thread as it is stored."""
+        request = replace(self.request, began=clock.now())
+        delegator = self.services.delegator or InProcess(run_turn)
+        made = Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True)
+        if call.name in made.tools:
+            loaded = await self.plan.storage.load_turn(thread.id, last_messages=self.plan.window or _FORWARDED)
+            shown = MessageList(messages=tuple(map(RunMessage.stored, loaded.history))).prompt()
+            hidden = frozenset(m.id for m in loaded.history if m.role == signals.ROLE)
+            forwarded = forwarding.conversation(shown, hidden, system_texts=False)
+            made.shown = lambda: forwarded
+        return made.tools
 
     def _after(
         self, run: SuspendedRun, call: SuspendedCall, messages: tuple[Message, ...], outcome: CallOutcome

@@ -7,7 +7,7 @@ Text and reasoning are told in the pieces in which the model says them.
     RunStarted
       StepStarted
         ReasoningDelta*  TextDelta*  (CallStarted CallDelta* CallEnded)*
-        CallMade*  CallFinished*
+        CallMade*  Delegated*  CallFinished*
       StepFinished
       ...
     TitleGiven?
@@ -84,6 +84,14 @@ class CallMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Delegated:
+    """An event of the sub-agent's run that answers this call (DEL-26)."""
+
+    call_id: str
+    event: "Event"
+
+
+@dataclass(frozen=True, slots=True)
 class CallFinished:
     outcome: CallOutcome
 
@@ -128,6 +136,7 @@ Event = (
     | CallDelta
     | CallEnded
     | CallMade
+    | Delegated
     | CallFinished
     | StepFinished
     | TitleGiven

@@ -1,7 +1,7 @@
 """The model loop: ask, run the tools it calls, ask again with their results (LOOP-1 to LOOP-8)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from threadkeep import clock
 from threadkeep.clock import Millis
@@ -11,6 +11,7 @@ from threadkeep.models.port import ModelRequest, ModelResponse, Part, PromptMess
 from threadkeep.models.streams import Generates
 from threadkeep.storage.port import NewMessage
 from threadkeep.turn import events
+from threadkeep.turn.course import Course
 from threadkeep.turn.live import Live
 from threadkeep.turn.result import Step
 from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, asks, run_calls
@@ -20,47 +21,69 @@ class Stopped(Exception):
     """Somebody wants the run to end; it never leaves a turn."""
 
 
-async def run_steps(
-    model: Generates,
-    request: ModelRequest,
-    tools: Mapping[str, Tool],
-    context: Callable[[str], ToolContext],
-    max_steps: int,
-    finished: Callable[[CallOutcome], Awaitable[CallOutcome]],
-    on_step: Callable[[Step], Awaitable[None]] | None,
-    live: Live,
-    steps: list[Step],
-    stopped: Callable[[], Awaitable[bool]] | None = None,
-) -> None:
-    """Call the model until it answers without tools, calls a tool of the caller or one that a person has to
-    approve, or `max_steps` times.
+@dataclass(slots=True)
+class Loop:
+    """The model calls of one run.
 
-    `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10). `steps` gains each
-    step as it is done, so that a run that is cut leaves what it did. Raises `Stopped` before a step if
-    `stopped` says so.
+    `finished` may change each outcome. `on_step` is awaited after each step (LOOP-10). `steps` gains each step as it
+    is done, so that a run that is cut leaves what it did. `course` says whether the run goes on.
     """
-    while True:
-        if stopped is not None and await stopped():
+
+    model: Generates
+    tools: Mapping[str, Tool]
+    context: Callable[[str], ToolContext]
+    finished: Callable[[CallOutcome], Awaitable[CallOutcome]]
+    live: Live
+    course: Course
+    steps: list[Step]
+    on_step: Callable[[Step], Awaitable[None]] | None = None
+    stopped: Callable[[], Awaitable[bool]] | None = None
+
+    async def run(self, request: ModelRequest) -> None:
+        """Call the model until it answers without tools, calls a tool of the caller or one that a person has to
+        approve, or as often as the course allows. Raises `Stopped` before a step if `stopped` says so."""
+        while True:
+            step = await self._step(request)
+            if step.asking:
+                return
+            goes_on = bool(step.outcomes) and not step.pending and len(self.steps) < self.course.max_steps
+            goes_on, told = await self.course.after(self.steps, goes_on)
+            await self.live.step_finished(step, continues=goes_on)
+            if not goes_on:
+                return
+            said = (*request.messages, *_said(step, told))
+            request = replace(request, messages=said, tool_choice="auto")
+
+    async def _step(self, request: ModelRequest) -> Step:
+        if self.stopped is not None and await self.stopped():
             raise Stopped
         started = clock.now()
-        await live.step_started()
-        response = await model.generate(request)
+        await self.live.step_started()
+        response = await self.model.generate(request)
         answered = clock.now()
-        await live.tell(*map(events.CallMade, response.tool_calls))
-        outcomes = tuple([await finished(o) for o in await run_calls(response.tool_calls, tools, context)])
-        await live.calls_finished(outcomes)
-        asking = frozenset(call.id for call in response.tool_calls if asks(call, tools))
-        steps.append(Step(response, outcomes, started, answered, asking))
-        if on_step is not None:
-            await on_step(steps[-1])
-        if asking:
-            return
-        continues = bool(outcomes) and not steps[-1].pending and len(steps) < max_steps
-        await live.step_finished(steps[-1], continues=continues)
-        if not continues:
-            return
-        results = PromptMessage("tool", tuple(o.answer for o in outcomes))
-        request = replace(request, messages=(*request.messages, _answer(response), results), tool_choice="auto")
+        await self.live.tell(*map(events.CallMade, response.tool_calls))
+        done = await run_calls(response.tool_calls, self.tools, self.context, self.course.delegations.run)
+        outcomes = tuple([await self.finished(outcome) for outcome in done])
+        await self.live.calls_finished(outcomes)
+        asking = frozenset(call.id for call in response.tool_calls if asks(call, self.tools))
+        self.steps.append(Step(response, outcomes, started, answered, asking))
+        if self.on_step is not None:
+            await self.on_step(self.steps[-1])
+        return self.steps[-1]
+
+
+def _said(step: Step, told: Sequence[str]) -> list[PromptMessage]:
+    """What the next prompt gains: calls with their results, and what hooks said.
+
+    An answer after which a hook has nothing to say is not shown: the model is asked the same again (DEL-21). What a
+    hook says stands as a user's message: not every provider goes on from an assistant's.
+    """
+    said: list[PromptMessage] = []
+    if step.outcomes or told:
+        said.append(_answer(step.response))
+    if step.outcomes:
+        said.append(PromptMessage("tool", tuple(o.answer for o in step.outcomes)))
+    return [m for m in said if m.parts] + [PromptMessage("user", (TextPart(text),)) for text in told]
 
 
 def _answer(response: ModelResponse) -> PromptMessage:

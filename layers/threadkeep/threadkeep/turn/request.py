@@ -10,7 +10,7 @@ from threadkeep.memory.memory import Memory
 from threadkeep.memory.messages import Content
 from threadkeep.memory.options import MemoryOptions
 from threadkeep.models.port import Model, ModelSettings
-from threadkeep.storage.port import Message, Storage, SuspendedRun
+from threadkeep.storage.port import Message, Origin, Storage, SuspendedRun
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.delegation.options import DelegatedMemory, Delegation, Limits, OnIteration
 from threadkeep.turn.processors.base import Processor
@@ -59,6 +59,7 @@ class TurnAgent:
     delegation: Delegation = Delegation()
     limits: Limits = Limits()
     delegated: DelegatedMemory = DelegatedMemory()
+    inherits: bool = False  # whether its Memory is that of its supervisor
     on_iteration: OnIteration | None = None
 
 
@@ -77,12 +78,13 @@ class InputMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Whose memory a turn uses. Title and metadata count only where the turn creates the thread."""
+    """Whose memory a turn uses. Title, metadata and origin count only where the turn creates the thread."""
 
     thread_id: str
     resource_id: str
     title: str = ""
     metadata: dict[str, Json] | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ class TurnRequest:
     says while it says it; a watched run that is cut keeps what was seen of it. `stopped` is asked before
     each step whether somebody wants the run to end. `memory_options` is what the call itself asks of the memory, as
     JSON: it is kept with a run that is suspended. `resumes` is the suspended run that this turn goes on with.
+    `limits` narrow those of the agent. `began` is when the run began, 0 for now. `path` leads to the agent where it is
+    delegated to (`delegation.orders.Order`). `within` is the durable run that the turn is part of; with `ends_run` its
+    commit is the run's end.
     """
 
     messages: tuple[InputMessage, ...]
@@ -146,6 +151,11 @@ class TurnRequest:
     stopped: Callable[[], Awaitable[bool]] | None = None
     memory_options: Mapping[str, Json] | None = None
     resumes: "Resumed | None" = None
+    limits: Limits | None = None
+    began: Millis = 0
+    path: tuple[str, ...] = ()
+    within: str | None = None
+    ends_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from threadkeep.clock import Millis
 from threadkeep.memory.messages import Content, parts_of
 from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage, SuspendedRun, Thread
+from threadkeep.turn.delegation.options import LimitReached
 from threadkeep.turn.message_list import RunMessage
 from threadkeep.turn.processors.base import Tripwire
 from threadkeep.turn.structured import Structured
 from threadkeep.turn.tools import CallOutcome
 
-RunEnd = FinishReason | Literal["suspended"]
+RunEnd = FinishReason | LimitReached | Literal["suspended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class TurnResult:
     steps, no messages, and in `refused` what its model calls used; nothing was stored (PR-7). `structured` is
     set where the request asked for an answer of a given form and the run came to one. `suspended` is set while
     calls of the run wait for approvals. A run that goes on after a decision has the step with the decided calls in
-    `resumed`; `steps` and `messages` are what came after it.
+    `resumed`; `steps` and `messages` are what came after it. `ended` is the limit at which the run ended.
+    `delegations` counts its calls of sub-agents, those below them included; `delegated` is what these used.
     """
 
     run_id: str
@@ -66,6 +68,9 @@ class TurnResult:
     structured: Structured | None = None
     suspended: SuspendedRun | None = None
     resumed: Step | None = None
+    ended: LimitReached | None = None
+    delegations: int = 0
+    delegated: Usage = Usage()
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
@@ -81,6 +86,8 @@ class TurnResult:
     def finish_reason(self) -> RunEnd:
         if self.suspended is not None:
             return "suspended"
+        if self.ended is not None:
+            return self.ended
         steps = self.all_steps
         return steps[-1].response.finish_reason if self.tripwire is None and steps else "other"
 

@@ -37,11 +37,14 @@ from threadkeep.storage.port import (
     TurnState,
     WorkingMemory,
 )
+from threadkeep.storage.runs import RunGuard
 from threadkeep.turn import client_results, prompt, receipts, suspension
 from threadkeep.turn.after import titled
 from threadkeep.turn.answer import Answered, Run, check_fits
 from threadkeep.turn.context import value_of
-from threadkeep.turn.events import TitleGiven
+from threadkeep.turn.delegation.delegations import Delegations
+from threadkeep.turn.delegation.in_process import InProcess
+from threadkeep.turn.events import Delegated, Event, TitleGiven
 from threadkeep.turn.live import Live
 from threadkeep.turn.loop import Stopped
 from threadkeep.turn.message_list import MessageList
@@ -69,10 +72,13 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     approval is stored as it stands and goes on with `approvals.decide`, if it is stored at all (MS-14).
     """
     request = own_context(agent, request)
+    request = replace(request, began=request.began or clock.now())
     plan = planned(agent, request, services)
+    live = Live(request.watcher, new_id())
+    delegations = _delegations(agent, request, plan, services, live)
     memory = RunMemory(plan.memory, plan.storage, request.run_id) if plan.memory else None
     tools = offered(
-        agent.tools,
+        {**agent.tools, **delegations.tools},
         request.client_tools,
         request.active_tools,
         ask_first=request.ask_first,
@@ -81,8 +87,7 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
     )
     model = _model(agent, services)
     async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
-        live = Live(request.watcher, new_id())
-        ready = await _Turn(agent, request, plan, *model, tools, memory, hold, live).in_time()
+        ready = await _Turn(agent, request, plan, *model, tools, memory, hold, live, delegations).in_time()
         result = await whole(_stored(plan.storage, ready, hold))
         if ready.title is not None:
             await _tell_title(live, Services(plan.storage, services.models), ready.title)
@@ -133,6 +138,7 @@ class _Turn:
     memory: RunMemory | None
     hold: Hold
     live: Live
+    delegations: Delegations
 
     async def in_time(self) -> _Ready:
         """Load and answer within the deadline; a request that had its turn already gets that turn's result."""
@@ -182,7 +188,7 @@ class _Turn:
             state = await _created(plan, plan.conversation, loaded)
         if self.memory is not None:
             self.memory.begin(state, is_read=state.memory is loaded)
-        run = Run(self.agent, request, plan, state, self.model, self.tools, self.live, results.updates, self.memory)
+        run = self._run(request, state, results.updates)
         await self.live.started(request.run_id, self.agent.id, self._resumed)
         try:
             answered = await run.answer(opening, self.model_name, self.provider)
@@ -218,12 +224,18 @@ class _Turn:
         place = (state.thread.id, state.thread.resource_id)  # the note in the answer may be anybody's
         if waiting is None or not waiting.waiting or (waiting.thread_id, waiting.resource_id) != place:
             return None
-        run = Run(self.agent, request, self.plan, state, self.model, self.tools, self.live, updates, self.memory)
+        run = self._run(request, state, updates)
         updates = await run.finished_updates()
         await self.live.started(run_id, self.agent.id)
         result = TurnResult(run_id, self.agent.id, self.provider, (), (), state.thread, suspended=waiting)
         receipt = receipts.done(self.hold.receipt, request, result)
         return _Ready(result, TurnCommit(state.thread, (), updates=updates, receipt=receipt))
+
+    def _run(self, request: TurnRequest, state: TurnState, updates: tuple[MessageUpdate, ...]) -> Run:
+        live, delegations = self.live, self.delegations
+        return Run(
+            self.agent, request, self.plan, state, self.model, self.tools, live, delegations, updates, self.memory
+        )
 
     async def _keep(self, run: Run, request: TurnRequest, state: TurnState) -> None:
         """Store a run that is cut off, if a watcher has seen some of its answer."""
@@ -245,6 +257,9 @@ class _Turn:
             answered.remembered,
             structured=answered.structured,
             resumed=self._resumed,
+            ended=answered.course.ended,
+            delegations=self.delegations.count,
+            delegated=self.delegations.usage,
         )
         if state.thread is None or not self.plan.stores:
             return _Ready(result)
@@ -253,6 +268,7 @@ class _Turn:
         messages = suspension.marked(answered.messages, record)
         result = replace(result, messages=messages, suspended=record if record and record.waiting else None)
         job = await _job(self.agent, request, state, messages)
+        receipt = receipts.done(self.hold.receipt, request, result)
         wanted = request.options.generate_title
         at_once = self.live.sink is not None and wanted is not None and wanted.emit_event
         commit = TurnCommit(
@@ -261,10 +277,27 @@ class _Turn:
             None if at_once else job,
             thread_metadata=run.thread_metadata,
             updates=answered.updates,
-            receipt=receipts.done(self.hold.receipt, request, result),
+            receipt=receipt,
             suspended=record,
+            within=_within(request, receipt),
         )
         return _Ready(result, commit, job if at_once else None)
+
+
+def _within(request: TurnRequest, receipt: Receipt | None) -> RunGuard | None:
+    """The durable run that the turn is part of; with what is kept of the turn, if that is its end."""
+    if request.within is None:
+        return None
+    return RunGuard(request.within, receipt.reply if receipt and request.ends_run else None)
+
+
+def _delegations(agent: TurnAgent, request: TurnRequest, plan: Plan, services: Services, live: Live) -> Delegations:
+    async def tell(call_id: str, event: Event) -> None:
+        await live.tell(Delegated(call_id, event))
+
+    delegator = services.delegator or InProcess(run_turn)
+    watched = tell if live.sink is not None else None
+    return Delegations(agent, request, services, delegator, run_turn, is_stored=plan.creates, tell=watched)
 
 
 def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:
@@ -309,7 +342,12 @@ async def _created(plan: Plan, conversation: Conversation, known: WorkingMemory)
     """The state after creating the thread. What a seed made of its working memory is known by its text alone."""
     thread = await plan.storage.create_thread(
         NewThread(
-            conversation.thread_id, conversation.resource_id, conversation.title, conversation.metadata, plan.seed
+            conversation.thread_id,
+            conversation.resource_id,
+            conversation.title,
+            conversation.metadata,
+            plan.seed,
+            conversation.origin,
         )
     )
     if plan.memory is None or thread.memory in (None, known.text):

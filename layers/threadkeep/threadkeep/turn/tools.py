@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from threadkeep import jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
-from threadkeep.memory.history import DECLINED, result_text
+from threadkeep.memory.history import DECLINED, result_text, tool_text
 from threadkeep.memory.messages import Content
 from threadkeep.models.port import ToolCall, ToolResult, ToolSpec
 from threadkeep.turn.context import RequestContext
@@ -54,7 +54,7 @@ class Tool:
 
     `run` takes the arguments as the model gave them and returns a JSON value; it raises
     `ToolInputInvalid` for arguments that break the schema, and anything else when it fails. None means
-    that the caller runs the tool, and checks the arguments.
+    that the caller runs the tool, and checks the arguments. `delegates` tells that a sub-agent answers the call.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Tool:
     run: Callable[[dict[str, Json], ToolContext], Awaitable[Json]] | None
     output_schema: dict[str, Json] | None = None
     require_approval: bool = False
+    delegates: bool = False
 
     @property
     def spec(self) -> ToolSpec:
@@ -85,12 +86,17 @@ class CallOutcome:
     denial: Content | None = None
 
     @classmethod
+    def done(cls, call: ToolCall, result: Json) -> "CallOutcome":
+        """A call with its result, and what the model reads of it."""
+        return cls(call, result, None, ToolResult(call.id, call.name, tool_text(call.name, result)))
+
+    @classmethod
     def read(cls, invocation: Content) -> "CallOutcome":
         """The outcome that a stored call has got."""
         args = jsontext.as_object(invocation.get("args")) or {}
         call = ToolCall(str(invocation.get("toolCallId")), str(invocation.get("toolName")), args)
         if invocation.get("state") == "result":
-            return _done(call, invocation.get("result"))
+            return CallOutcome.done(call, invocation.get("result"))
         if invocation.get("state") == "output-denied":
             return _denied(call, jsontext.as_object(invocation.get("approval")) or {})
         return failed(call, str(invocation.get("errorText", "")))
@@ -102,7 +108,7 @@ class CallOutcome:
 
     def with_result(self, result: Json) -> "CallOutcome":
         """The same call, finished with another result."""
-        return _done(self.call, result)
+        return CallOutcome.done(self.call, result)
 
     @property
     def stored(self) -> Content:
@@ -115,11 +121,15 @@ class CallOutcome:
 
 
 async def run_calls(
-    calls: Sequence[ToolCall], tools: Mapping[str, Tool], context: Callable[[str], ToolContext]
+    calls: Sequence[ToolCall],
+    tools: Mapping[str, Tool],
+    context: Callable[[str], ToolContext],
+    delegate: Callable[[Sequence[ToolCall]], Awaitable[Sequence[CallOutcome]]] | None = None,
 ) -> tuple[CallOutcome, ...]:
     """Run the calls of one step, at most ten at a time; the outcomes keep the order of the calls.
 
-    Calls that the caller has to answer, and those that a person has to approve, have no outcome.
+    Calls that the caller has to answer, and those that a person has to approve, have no outcome. `delegate` runs all
+    delegations of the step together; what it raises is raised once the other calls are done.
     """
     gate = asyncio.Semaphore(CONCURRENCY)
 
@@ -127,8 +137,19 @@ async def run_calls(
         async with gate:
             return await _outcome(call, tools, context(call.id))
 
-    done = await asyncio.gather(*map(one, calls))
-    return tuple(outcome for outcome in done if outcome is not None)
+    team = [n for n, call in enumerate(calls) if delegate is not None and _delegates(call, tools)]
+    rest = [n for n in range(len(calls)) if n not in team]
+    others, delegated = asyncio.gather(*(one(calls[n]) for n in rest)), ()
+    try:
+        if delegate is not None and team:
+            delegated = await delegate([calls[n] for n in team])
+    except asyncio.CancelledError:
+        others.cancel()
+        raise
+    finally:
+        done = await others
+    outcomes = {**dict(zip(rest, done, strict=True)), **dict(zip(team, delegated, strict=True))}
+    return tuple(outcome for n in range(len(calls)) if (outcome := outcomes[n]) is not None)
 
 
 def offered(
@@ -164,6 +185,11 @@ def asks(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
     return tool is not None and tool.run is not None and tool.require_approval and call.invalid is None
 
 
+def _delegates(call: ToolCall, tools: Mapping[str, Tool]) -> bool:
+    tool = tools.get(call.name)
+    return tool is not None and tool.delegates and call.invalid is None and not asks(call, tools)
+
+
 def unknown(call: ToolCall, tools: Mapping[str, Tool]) -> CallOutcome:
     return failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
 
@@ -185,13 +211,13 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolConte
 async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome | None:
     """Run one call of a tool; None if the caller has to."""
     if call.invalid is not None:
-        return _done(call, validation_result(call, {"root": "expected a JSON object"}))
+        return CallOutcome.done(call, validation_result(call, {"root": "expected a JSON object"}))
     if tool.run is None:
         return None
     try:
-        return _done(call, await tool.run(call.args, context))
+        return CallOutcome.done(call, await tool.run(call.args, context))
     except ToolInputInvalid as invalid:
-        return _done(call, validation_result(call, invalid.problems))
+        return CallOutcome.done(call, validation_result(call, invalid.problems))
     except ToolRefused as refused:
         return failed(call, str(refused))
     except asyncio.CancelledError:  # of the run, or only of something that the tool waited for
@@ -214,10 +240,6 @@ def validation_result(call: ToolCall, problems: Mapping[str, str]) -> Content:
         "message": f"Tool input validation failed for {call.name}:\n{lines}\nReceived arguments: {shown}",
         "validationErrors": {"errors": [problems["root"]] if "root" in problems else [], "fields": fields},
     }
-
-
-def _done(call: ToolCall, result: Json) -> CallOutcome:
-    return CallOutcome(call, result, None, ToolResult(call.id, call.name, result_text(result)))
 
 
 def failed(call: ToolCall, error: str) -> CallOutcome:

@@ -70,7 +70,7 @@ class DelegationCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DelegationStart:
     """What `on_start` may decide. None leaves what the model said; `max_steps` is not capped (DEL-22)."""
 
     proceed: bool = True
@@ -93,7 +93,7 @@ class DelegationResult:
 
 
 @dataclass
-class Completion:
+class DelegationCompletion:
     """What a hook is told of a delegation that is over (DEL-18). `duration` is in milliseconds.
 
     `bail()` ends the supervisor's run after this iteration (DEL-19).
@@ -111,7 +111,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DelegationOutcome:
     """What `on_complete` may decide: a message for the supervisor's model, and another text of the result."""
 
     feedback: str | None = None
@@ -137,17 +137,17 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IterationVerdict:
     """What the iteration hook may decide: to stop, or to go on past an answer; and a message for the model."""
 
     go_on: bool | None = None
     feedback: str | None = None
 
 
-OnStart = Callable[[DelegationCall], Start | None | Awaitable[Start | None]]
-OnComplete = Callable[[Completion], Outcome | None | Awaitable[Outcome | None]]
+OnStart = Callable[[DelegationCall], DelegationStart | None | Awaitable[DelegationStart | None]]
+OnComplete = Callable[[DelegationCompletion], DelegationOutcome | None | Awaitable[DelegationOutcome | None]]
 MessageFilter = Callable[[DelegationCall], Sequence[RunMessage] | Awaitable[Sequence[RunMessage]]]
-OnIteration = Callable[[Iteration], Verdict | None | Awaitable[Verdict | None]]
+OnIteration = Callable[[Iteration], IterationVerdict | None | Awaitable[IterationVerdict | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Order:
     `id` is made of the run, the step and the call, so that a repeat is the same order and finds what is stored.
     `path` leads to the sub-agent: the id of the agent that was called first, then a key for each level. `owner` is the
     supervisor's resource, or `ids.nobodys_resource`; `thread_id` its thread, None where it has none; `is_stored` tells
-    whether that thread exists. `said` is the forwarded conversation, `deadline` a point in time. `delegations`,
+    whether that thread exists. `said` is the forwarded conversation, `deadline` a point in time. `asked_steps` is
+    what the model wants, which the sub-agent's own limit caps, `max_steps` what a hook says, uncapped. `delegations`,
     `depth` and `tokens` are what is left of the limits for the sub-run. `inherits` says that a sub-agent without memory
     uses the supervisor's Memory. `within` is the durable run that all this is part of.
     """
@@ -47,6 +48,7 @@ class Order:
     is_stored: bool = False
     instructions: str | None = None
     max_steps: int | None = None
+    asked_steps: int | None = None
     said: tuple[Said, ...] = ()
     deadline: Millis | None = None
     delegations: int = 0

@@ -19,8 +19,8 @@ class ProcessedModel:
     The first request of the loop holds the prompt without the run's own answers; whatever later requests
     hold beyond it are these. State signals stand where they were told: behind the input, or behind the
     results of the step before; `told` are the latter. `is_gone` tells which messages a budget keeps out of the
-    prompt, so that no state counts as known by them. `usage` counts every call, also those whose answer
-    was refused.
+    prompt, so that no state counts as known by them. `shown` is the prompt of the last call. `usage` counts every call,
+    also those whose answer was refused.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class ProcessedModel:
         is_gone: Callable[[RunMessage], bool] | None = None,
     ):
         self.messages = MessageList()
+        self.shown: tuple[PromptItem, ...] = ()
         self.usage = Usage()
         self._model = model
         self._pipeline = pipeline
@@ -100,6 +101,7 @@ class ProcessedModel:
             shown = await self._pipeline.request(prompt)
             if all(item.source == "system" for item in shown):
                 raise ProcessorFailed("The processors left no message for the model; nothing was stored")
+            self.shown = shown
             try:
                 return await self._call(replace(request, messages=messages_of(shown)))
             except (ModelRejected, ModelUnavailable) as error:

@@ -1,0 +1,107 @@
+"""Whether a run goes on after a step: its limits, its hooks, and what these have to say to the model (DEL-18 to 21)."""
+
+import inspect
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from threadkeep import clock
+from threadkeep.errors import ProcessorFailed
+from threadkeep.memory.messages import with_metadata
+from threadkeep.models.port import Usage
+from threadkeep.turn.delegation.delegations import Delegations
+from threadkeep.turn.delegation.options import Iteration, IterationVerdict, LimitReached
+from threadkeep.turn.message_list import RunMessage
+from threadkeep.turn.request import TurnAgent, TurnRequest
+from threadkeep.turn.result import Step
+
+_FEEDBACK = {"completionResult": {"suppressFeedback": True}}  # in the metadata of a message that a hook has said
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Course:
+    """The course of one run. `ended` is the limit that ended it, `said` what hooks said to its model."""
+
+    agent: TurnAgent
+    request: TurnRequest
+    delegations: Delegations
+    ended: LimitReached | None = None
+    said: list[RunMessage] = field(default_factory=list[RunMessage])
+    _once_more: bool = False
+
+    @property
+    def max_steps(self) -> int:
+        return self.request.max_steps or self.agent.max_steps
+
+    async def after(self, steps: Sequence[Step], continues: bool) -> tuple[bool, list[str]]:
+        """Whether the model is asked again, given what the loop would do, and what it is told then.
+
+        Raises `ProcessorFailed` where the iteration hook fails and its errors are not passed over.
+        """
+        own = sum((step.response.usage for step in steps), Usage())
+        self.delegations.step, self.delegations.used = len(steps), own.input_tokens + own.output_tokens
+        told, self.delegations.feedback = self.delegations.feedback, []
+        if self._once_more:
+            return False, []
+        verdict = await self._asked(steps, continues)
+        if verdict.feedback:
+            told = [*told, verdict.feedback]
+        if verdict.go_on is False:
+            continues = self._once_more = bool(verdict.feedback) and len(steps) < self.max_steps
+        elif verdict.go_on and not steps[-1].pending:
+            continues = len(steps) < self.max_steps
+        if self.delegations.bailed:
+            continues = False
+        elif continues or self.delegations.reached:
+            self.ended = self.delegations.reached or self._over()
+            continues = continues and self.ended is None
+        if not continues:
+            return False, []
+        self.said += map(_feedback, told)
+        return True, told
+
+    def _over(self) -> LimitReached | None:
+        delegations, limits = self.delegations, self.delegations.limits
+        below = delegations.usage
+        if delegations.used + below.input_tokens + below.output_tokens >= limits.tokens:
+            return "max-tokens"
+        return "max-seconds" if clock.now() >= self.request.began + int(limits.seconds * 1000) else None
+
+    async def _asked(self, steps: Sequence[Step], continues: bool) -> IterationVerdict:
+        hook = self.agent.on_iteration
+        if hook is None:
+            return IterationVerdict()
+        try:
+            answer: Any = hook(self._iteration(steps, continues))
+            verdict: IterationVerdict | None = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:  # a hook may raise anything
+            _log.warning("iteration hook failed", exc_info=True)
+            if self.agent.delegation.hook_errors == "throw":
+                raise ProcessorFailed(f"The iteration hook of agent {self.agent.id} failed") from error
+            return IterationVerdict()
+        return verdict or IterationVerdict()
+
+    def _iteration(self, steps: Sequence[Step], continues: bool) -> Iteration:
+        step, conversation = steps[-1], self.request.conversation
+        return Iteration(
+            number=len(steps),
+            max_iterations=self.max_steps,
+            text=step.response.text,
+            tool_calls=step.response.tool_calls,
+            outcomes=step.outcomes,
+            is_final=not continues,
+            finish_reason=step.response.finish_reason,
+            run_id=self.request.run_id,
+            thread_id=conversation.thread_id if conversation else None,
+            resource_id=conversation.resource_id if conversation else None,
+            agent_id=self.agent.id,
+            agent_name=self.agent.name or self.agent.id,
+        )
+
+
+def _feedback(text: str) -> RunMessage:
+    message = RunMessage.saying(text, "assistant", "response")
+    return replace(message, content=with_metadata(message.content, _FEEDBACK))
