@@ -11,6 +11,7 @@ The tree::
     ├── Conflict                    409   the state of the store does not allow it
     │   ├── ThreadGone              409   deleted, or being deleted, while the call ran
     │   ├── DeadlineExceeded        409   a buffered run took too long; nothing was stored
+    │   ├── RunEnded                409   the durable run of a commit was cancelled or is over
     │   └── StillRunning            409   the same request is being answered; carries Retry-After
     ├── VersionMismatch             409   another version is stored than the writer knew; carries it
     │   └── PreconditionFailed      412   the same, where the request named the version in If-Match
@@ -91,6 +92,11 @@ class ThreadGone(Conflict):
 
 class DeadlineExceeded(Conflict):
     pass
+
+
+class RunEnded(Conflict):
+    def __init__(self) -> None:
+        super().__init__("The run was cancelled or is over")
 
 
 class StillRunning(Conflict):

@@ -10,6 +10,7 @@ from threadkeep.clock import Millis
 from threadkeep.errors import AccessDenied, Conflict, NotFound, ThreadGone
 from threadkeep.jsontext import Json
 from threadkeep.storage import rules, suspended, working_memory
+from threadkeep.storage.memory_journals import JournalsInMemory
 from threadkeep.storage.memory_live import LiveInMemory
 from threadkeep.storage.order import order_key
 from threadkeep.storage.port import (
@@ -29,6 +30,7 @@ from threadkeep.storage.port import (
     MessageChange,
     MessageFilter,
     NewThread,
+    Origin,
     Page,
     Receipt,
     SavedMessage,
@@ -46,7 +48,10 @@ from threadkeep.storage.port import (
 
 @dataclass(slots=True)
 class _Entry:
-    """A thread with everything that hangs on it; `messages` is ascending, by id."""
+    """A thread with everything that hangs on it; `messages` is ascending, by id.
+
+    Of a sub-agent's thread, `parent` is the thread that it came from, and its own owner when it was created.
+    """
 
     thread: Thread
     deleting: bool = False
@@ -54,6 +59,7 @@ class _Entry:
     messages: dict[str, Message] = field(default_factory=dict[str, Message])
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     memory: WorkingMemory = WorkingMemory()
+    parent: tuple[str, str] | None = None
 
     def seen(self) -> Thread:
         """The thread with its view of its own memory, for a caller."""
@@ -71,7 +77,7 @@ class _Entry:
         return list(reversed(self.messages.values()))
 
 
-class InMemoryStorage(LiveInMemory):
+class InMemoryStorage(LiveInMemory, JournalsInMemory):
     """The storage port (`threadkeep.storage.port.Storage`) without a database.
 
     Each method takes effect at one instant, under a lock that is never held while waiting, so one
@@ -89,6 +95,10 @@ class InMemoryStorage(LiveInMemory):
         self._memories: dict[str, WorkingMemory] = {}  # of resources
         self._lanes = {}
         self._accepted = {}
+        self._runs = {}
+        self._journals = {}
+        self._kept_with = {}
+        self._sub_keys: dict[str, set[str]] = {}  # of the sub-agents that worked for a resource, by its id
         self._buried: dict[str, Millis] = {}  # created_at of purged threads, by id
 
     async def load_turn(
@@ -121,16 +131,35 @@ class InMemoryStorage(LiveInMemory):
         await _other_tasks()
         with self._lock:
             entry = self._entries.get(new.id)
+            if new.origin:
+                self._check_origin(new.origin)
             if entry is None:
                 thread = self._first_row(new)
                 seeded = self._seed(new.memory, thread)
                 entry = self._entries[new.id] = _Entry(thread)
+                if new.origin:
+                    self._link(entry, new.origin)
                 return self._seen(entry, seeded)
             elif entry.deleting:
                 raise ThreadGone(new.id)
             elif entry.thread.resource_id != new.resource_id:
                 raise AccessDenied
             return entry.seen()
+
+    def _check_origin(self, origin: Origin) -> None:
+        parent = self._ready(origin.thread_id) if origin.thread_id is not None else None
+        if origin.thread_id is not None and (parent is None or parent.thread.resource_id != origin.resource_id):
+            raise ThreadGone(origin.thread_id)
+
+    def _link(self, entry: _Entry, origin: Origin) -> None:
+        self._sub_keys.setdefault(origin.resource_id, set()).add(origin.key)
+        if origin.thread_id is not None:
+            entry.parent = origin.thread_id, entry.thread.resource_id
+
+    async def list_sub_resources(self, resource_id: str) -> tuple[str, ...]:
+        await _other_tasks()
+        with self._lock:
+            return tuple(sorted(self._sub_keys.get(resource_id, ())))
 
     async def get_thread(self, thread_id: str) -> Thread | None:
         await _other_tasks()
@@ -197,6 +226,8 @@ class InMemoryStorage(LiveInMemory):
                     del entry.messages[message_id]
                 if limit is not None and len(doomed) == limit:
                     return False
+                self._bury_subs(thread_id)
+                self._forget_journals(thread_id)
                 self._forget_live(entry.thread.resource_id, thread_id)
                 doomed = [r.run_id for r, _ in self._suspended.values() if (r.thread_id, r.open) == (thread_id, True)]
                 for run_id in doomed:
@@ -204,6 +235,17 @@ class InMemoryStorage(LiveInMemory):
                 self._buried[thread_id] = entry.thread.created_at
                 del self._entries[thread_id]
             return True
+
+    def _bury_subs(self, thread_id: str) -> None:
+        """Delete the sub-agents' threads that came from a thread and still have the owner that they had then."""
+        for entry in self._entries.values():
+            if entry.parent and entry.parent[0] == thread_id:
+                entry.deleting |= entry.parent[1] == entry.thread.resource_id
+                entry.parent = None
+
+    def _is_deleting(self, thread_id: str) -> bool:
+        entry = self._entries.get(thread_id)
+        return entry is not None and entry.deleting
 
     async def clone_thread(self, request: CloneRequest, *, resource_id: str | None = None) -> Clone:
         await _other_tasks()
@@ -368,8 +410,11 @@ class InMemoryStorage(LiveInMemory):
             updated = tuple(map(rules.updated, commit.updates))
             if commit.suspended:
                 suspended.check(self._suspended_run(commit.suspended.run_id), commit.suspended)
+            durable = self._guarded(commit.within) if commit.within else None
             if commit.receipt:
                 self._finish(commit.receipt)
+            if durable:
+                self._keep_run(durable)
             if run:
                 self._suspended[run.run_id] = (run, self.clock() + rules.SUSPENDED_MILLIS)
             entry.thread = thread

@@ -464,7 +464,8 @@ class Storage(LiveRuns, Journals, Protocol):
         A seed is written in the same transaction, unless it is stale; one that comes with a thread that exists
         already is not looked at. Raises `AccessDenied` if another resource owns the id, `ThreadGone` while it
         is being deleted, `Conflict` while it is being cloned, `TooLarge` above 350 KB of title and metadata or
-        of a working memory.
+        of a working memory. For a sub-agent's thread also `ThreadGone` of the thread that delegated to it, if
+        that is not there any more or is not of the origin's resource.
         """
         ...
 
@@ -499,8 +500,9 @@ class Storage(LiveRuns, Journals, Protocol):
     async def transfer_thread(self, thread_id: str, to: str, *, resource_id: str | None) -> Thread:
         """Give the thread, with all its messages, to another resource (TH-15).
 
-        `created_at` and its own working memory stay, `updated_at` is refreshed. The same owner again changes
-        nothing. Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
+        `created_at` and its own working memory stay, `updated_at` is refreshed. The threads of sub-agents that came
+        from it stay with their owners, and are deleted with it all the same. The same owner again changes nothing.
+        Raises `NotFound`, `AccessDenied` if `resource_id` is given and is not the owner.
         """
         ...
 
@@ -515,6 +517,8 @@ class Storage(LiveRuns, Journals, Protocol):
     async def purge_thread(self, thread_id: str, *, limit: int | None = None) -> bool:
         """Remove everything of a tombstone, the tombstone last. Resumable; no effect on a live thread.
 
+        Sub-agents' threads that came from it become tombstones, each to be purged by itself; one that was given to
+        another resource stays. Journals and durable runs that are kept with it go.
         With `limit` it stops after so many rows; what asks for the work then asks again. True if nothing
         of a tombstone is left.
         """
@@ -537,6 +541,13 @@ class Storage(LiveRuns, Journals, Protocol):
 
     async def list_clones(self, source_id: str) -> tuple[str, ...]:
         """The ids of the existing copies of a thread, sorted."""
+        ...
+
+    async def list_sub_resources(self, resource_id: str) -> tuple[str, ...]:
+        """The keys of the sub-agents that ever had a thread for this resource, sorted, read consistently.
+
+        The resource of each is `ids.sub_resource(resource_id, key)`, and may have sub-agents below it in turn.
+        """
         ...
 
     async def list_messages(
@@ -619,7 +630,8 @@ class Storage(LiveRuns, Journals, Protocol):
         since it was loaded, `Conflict` if a message id is stored already or a message to update was
         changed or deleted meanwhile, if another run took the receipt over, or if the suspended run's record
         is not the one before this, `TooLarge` above 44 messages, updates included, 5 MB in one of them, or
-        350 KB in the record. A new record takes the place of one of the same thread that is over.
+        350 KB in the record, `RunEnded` if the durable run of `within` is not running. A new record takes the place
+        of one of the same thread that is over.
         """
         ...
 

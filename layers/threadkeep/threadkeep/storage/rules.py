@@ -28,7 +28,7 @@ from threadkeep.storage.port import (
 
 T = TypeVar("T")
 
-MAX_TURN_MESSAGES = 44  # two actions each; with thread, job, receipt and suspended run 93 of 100 in a transaction
+MAX_TURN_MESSAGES = 44  # two actions each; with thread, job, receipt and runs 94 of 100 in a transaction
 MAX_CONTENT_BYTES = 5_000_000  # of one message: what a request or a reply can carry
 MAX_TURN_BYTES = 20_000_000  # of a turn's messages together
 MAX_BODY_BYTES = 350_000  # of an item's 400 KB
@@ -59,15 +59,16 @@ Row = TypeVar("Row", bound=HasRole)
 
 def body_text(body: Json) -> str:
     """The JSON text of a body that must fit an item. Raises `TooLarge` above 350 KB of UTF-8."""
-    return _within(MAX_BODY_BYTES, jsontext.dumps(body))
+    return within(MAX_BODY_BYTES, jsontext.dumps(body))
 
 
 def content_text(content: Json) -> str:
     """The JSON text of a message's content. Raises `TooLarge` above 5 MB of UTF-8."""
-    return _within(MAX_CONTENT_BYTES, jsontext.dumps(content))
+    return within(MAX_CONTENT_BYTES, jsontext.dumps(content))
 
 
-def _within(limit: int, text: str) -> str:
+def within(limit: int, text: str) -> str:
+    """The text itself. Raises `TooLarge` if it has more bytes of UTF-8."""
     size = len(text.encode())
     if size > limit:
         raise TooLarge(f"A stored body may have {limit} bytes, received {size}")

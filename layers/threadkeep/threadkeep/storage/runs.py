@@ -66,7 +66,9 @@ class Journals(Protocol):
     async def create_run(self, run: DurableRun) -> DurableRun:
         """Store a new run; of an id that is known, the stored one is returned unchanged.
 
-        The store sets the times. Raises `Conflict` if another agent or owner has the id.
+        The store sets the times. The run is forgotten with its thread, which need not be there yet. Raises `Conflict`
+        if another agent or owner has the id, `ThreadGone` while the thread is being deleted, `TooLarge` above 350 KB
+        of request or 40 KB of result or error.
         """
         ...
 
@@ -90,7 +92,8 @@ class Journals(Protocol):
     ) -> DurableRun:
         """Bring a running run to another state, or one that has failed back to `running` (a redrive).
 
-        Returns the run as it is then. One that is in another state already stays as it is. Raises `NotFound`.
+        Returns the run as it is then. One that is in another state already stays as it is. Raises `NotFound`,
+        `TooLarge` above 40 KB of result or error.
         """
         ...
 
@@ -99,8 +102,11 @@ class Journals(Protocol):
     ) -> tuple[Entry, ...]:
         """Write entries that are not there yet; returns all as they stand, in the order of `entries`.
 
-        Big bodies go to the bucket. `thread_id` is the thread with which the journal is forgotten. At most 44 entries.
-        Raises `TooLarge` above 25 MB in one body.
+        They are written together, but for those that others wrote meanwhile. Big bodies go to the bucket. `thread_id`
+        is the thread with which the journal is forgotten; one write must name it, the first one if possible, and later
+        ones are cheaper without it. A durable run's journal is forgotten with the thread of the run. Raises
+        `ThreadGone` while that thread is being deleted, `InvalidInput` for a name that may not be, `TooLarge` above 44
+        entries or 25 MB in one body.
         """
         ...
 

@@ -52,8 +52,10 @@ from threadkeep.testing.storage_base import (
 from threadkeep.testing.storage_bodies import BodiesContract
 from threadkeep.testing.storage_changes import ChangesContract
 from threadkeep.testing.storage_clones import ClonesContract
+from threadkeep.testing.storage_journals import JournalsContract
 from threadkeep.testing.storage_live import LiveContract
 from threadkeep.testing.storage_machine import run_random_histories
+from threadkeep.testing.storage_origins import OriginsContract
 from threadkeep.testing.storage_reading import ReadingContract
 from threadkeep.testing.storage_receipts import ReceiptsContract
 from threadkeep.testing.storage_suspended import SuspendedContract
@@ -65,7 +67,9 @@ class StorageContract(
     BodiesContract,
     ChangesContract,
     ClonesContract,
+    JournalsContract,
     LiveContract,
+    OriginsContract,
     ReadingContract,
     ReceiptsContract,
     SuspendedContract,

@@ -13,6 +13,7 @@ from threadkeep.clock import Millis
 from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.dynamodb.clones import Clones
 from threadkeep.storage.dynamodb.edits import Edits
+from threadkeep.storage.dynamodb.journals import RunJournals
 from threadkeep.storage.dynamodb.listing import ThreadLists
 from threadkeep.storage.dynamodb.live import Lives
 from threadkeep.storage.dynamodb.messages import Messages
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class DynamoDBStorage(
-    Threads, ThreadLists, Messages, Edits, Clones, Turns, SuspendedRuns, WorkingMemories, Lives, Sweep
+    Threads, ThreadLists, Messages, Edits, Clones, Turns, SuspendedRuns, RunJournals, WorkingMemories, Lives, Sweep
 ):
     """`Storage` on DynamoDB.
 

@@ -1,7 +1,7 @@
 """Bodies that are too big for an item: in a private bucket, compressed, each under a key that is used once.
 
 A body is written before the item that points to it and removed after the item is gone, so an item never
-points to nothing. What a cut-off write leaves is found by `sweep.py`: the object tells its message.
+points to nothing. What a cut-off write leaves is found by `sweep.py`: the object tells what it belongs to.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import gzip
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 R = TypeVar("R")
+Kind = Literal["message", "entry"]
 
 _GONE = ("404", "NoSuchKey")
 _DELETE = 1000  # objects in one request
+_ABOUT: dict[Kind, tuple[str, str]] = {"message": ("thread", "message"), "entry": ("journal", "entry")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,14 @@ class Blob:
     written_at: Millis
 
 
+class Owner(NamedTuple):
+    """What a body belongs to: a message of a thread, or an entry of a journal, by its name."""
+
+    kind: Kind
+    within: str
+    id: str
+
+
 class Bucket:
     """`client` makes the boto3 client of service `s3`; it is called once, when the first body is met."""
 
@@ -44,9 +54,9 @@ class Bucket:
         self._made: S3Client | None = None
         self.name = name
 
-    async def put(self, thread_id: str, message_id: str, body: str) -> str:
-        """Store the body of a message; returns its key."""
-        key = _key(thread_id, message_id)
+    async def put(self, owner: Owner, body: str) -> str:
+        """Store a body; returns its key."""
+        key = _key(owner)
         packed = await asyncio.to_thread(gzip.compress, body.encode(), mtime=0)
         await self._call(
             self._client.put_object,
@@ -54,21 +64,21 @@ class Bucket:
             Body=packed,
             ContentType="application/json",
             ContentEncoding="gzip",
-            Metadata=_about(thread_id, message_id),
+            Metadata=_about(owner),
         )
         return key
 
     async def get(self, key: str) -> str:
-        """The body under a key. Raises `StoreUnavailable` if the message has another by now."""
+        """The body under a key. Raises `StoreUnavailable` if its owner has another by now, or is gone."""
         answer = await self._find(self._client.get_object, key)
         if answer is None:
-            raise StoreUnavailable("A message was changed or deleted while it was read")
+            raise StoreUnavailable("A message or an entry was changed or deleted while it was read")
         packed = await asyncio.to_thread(answer["Body"].read)
         return (await asyncio.to_thread(gzip.decompress, packed)).decode()
 
-    async def copy(self, key: str, thread_id: str, message_id: str) -> str:
-        """Store the same body for another message; returns its key."""
-        new = _key(thread_id, message_id)
+    async def copy(self, key: str, owner: Owner) -> str:
+        """Store the same body for another owner; returns its key."""
+        new = _key(owner)
         await self._call(
             self._client.copy_object,
             Key=new,
@@ -76,7 +86,7 @@ class Bucket:
             MetadataDirective="REPLACE",
             ContentType="application/json",
             ContentEncoding="gzip",
-            Metadata=_about(thread_id, message_id),
+            Metadata=_about(owner),
         )
         return new
 
@@ -102,11 +112,14 @@ class Bucket:
                 return
             more = {"ContinuationToken": answer.get("NextContinuationToken", "")}
 
-    async def owner(self, key: str) -> tuple[str, str] | None:
-        """The thread and the message for which a body was written; None if it is gone, or not of our making."""
+    async def owner(self, key: str) -> Owner | None:
+        """For what a body was written; None if it is gone, or not of our making."""
         answer = await self._find(self._client.head_object, key)
         about = answer["Metadata"] if answer else {}
-        return (unquote(about["thread"]), unquote(about["message"])) if about.keys() >= {"thread", "message"} else None
+        for kind, (within, own) in _ABOUT.items():
+            if about.keys() >= {within, own}:
+                return Owner(kind, unquote(about[within]), unquote(about[own]))
+        return None
 
     @property
     def _client(self) -> "S3Client":
@@ -133,11 +146,13 @@ class Bucket:
             raise StoreUnavailable(f"The bucket cannot be reached: {type(error).__name__}") from error
 
 
-def _key(thread_id: str, message_id: str) -> str:
+def _key(owner: Owner) -> str:
     """Digests, so that no id shows in keys and logs; the last part makes each key unique for all time."""
-    partition, message = (sha256(part.encode()).hexdigest() for part in (keys.thread(thread_id), message_id))
-    return f"{partition}/message/{message}-{uuid4().hex}"
+    pk = keys.thread(owner.within) if owner.kind == "message" else keys.run(owner.within)
+    partition, own = (sha256(part.encode()).hexdigest() for part in (pk, owner.id))
+    return f"{partition}/{owner.kind}/{own}-{uuid4().hex}"
 
 
-def _about(thread_id: str, message_id: str) -> dict[str, str]:
-    return {"thread": quote(thread_id, safe=""), "message": quote(message_id, safe="")}
+def _about(owner: Owner) -> dict[str, str]:
+    within, own = _ABOUT[owner.kind]
+    return {within: quote(owner.within, safe=""), own: quote(owner.id, safe="")}

@@ -15,6 +15,7 @@ from threadkeep.errors import Conflict, NotFound, StoreUnavailable, ThreadGone
 from threadkeep.storage import rules
 from threadkeep.storage.dynamodb import copying as steps
 from threadkeep.storage.dynamodb import items, keys, requests
+from threadkeep.storage.dynamodb.bucket import Owner
 from threadkeep.storage.dynamodb.copying import Copying, Selection
 from threadkeep.storage.dynamodb.items import text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, seen
@@ -136,7 +137,8 @@ class Clones(Part):
         ids = [rules.copy_id(target, items.get_text(row, "id")) for row in rows if "blob" in row]
         if not old or self._bucket is None:
             return {}
-        new = await asyncio.gather(*(self._bucket.copy(blob, target.id, i) for blob, i in zip(old, ids, strict=True)))
+        owners = [Owner("message", target.id, i) for i in ids]
+        new = await asyncio.gather(*map(self._bucket.copy, old, owners))
         return dict(zip(old, new, strict=True))
 
     async def _next(self, copying: Copying) -> "list[Item]":

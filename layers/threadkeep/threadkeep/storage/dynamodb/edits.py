@@ -41,7 +41,7 @@ class Edits(Part):
         for _ in range(RENUMBERINGS):
             thread, stored = await self._stored(thread_id, messages, resource_id)
             after, rows = rules.saved(thread, stored, messages, self._now())
-            bodies = bodies or await self._stow(thread_id, {row.id: rules.content_text(row.content) for row in rows})
+            bodies = bodies or await self._stow("message", thread_id, _texts(rows))
             if await self._write(thread, after, rows, bodies):
                 return rows
         raise StoreUnavailable(BUSY)
@@ -66,7 +66,7 @@ class Edits(Part):
             thread, stored = await self._stored(thread_id, {c.id for c in changes}, resource_id)
             rows = rules.edited(stored, changes)
             after = replace(thread, **rules.touched(thread, self._now()))
-            bodies = await self._stow(thread_id, {row.id: rules.content_text(row.content) for row in rows})
+            bodies = await self._stow("message", thread_id, _texts(rows))
             if not rows or await self._write(thread, after, rows, bodies):
                 return rows
         raise StoreUnavailable(BUSY)
@@ -138,6 +138,11 @@ class Edits(Part):
             except Cancelled:
                 continue
         raise StoreUnavailable(BUSY)
+
+
+def _texts(rows: Sequence[Message]) -> dict[str, str]:
+    """The JSON text of each message's content, by its id. Raises `TooLarge`."""
+    return {row.id: rules.content_text(row.content) for row in rows}
 
 
 def _unfinished(reason: str, ids: Sequence[str], done: int) -> str:

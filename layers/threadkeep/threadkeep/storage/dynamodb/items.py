@@ -124,7 +124,7 @@ def message_item(message: Message, body: "Item") -> "Item":
 
 
 def inline(content: str) -> "Item":
-    """A body in the message's own item."""
+    """A body in its own item."""
     return {"content": text(content)}
 
 
@@ -164,6 +164,15 @@ def place_of(home: "Item") -> "Item":
 
 def message_key_item(message: Message) -> "Item":
     return message_key(message.thread_id, message.id) | {"order": text(message.order)}
+
+
+def entry_key(journal: str, name: str) -> "Item":
+    """The key of an entry's row."""
+    return key(keys.run(journal), keys.entry(name))
+
+
+def entry_name(item: "Item") -> str:
+    return get_text(item, "sk").removeprefix(keys.ENTRY)
 
 
 def job_item(job: Job, now: Millis) -> "Item":

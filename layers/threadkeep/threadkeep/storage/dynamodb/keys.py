@@ -4,7 +4,7 @@ from hashlib import sha256
 from zlib import crc32
 
 from threadkeep.clock import Millis
-from threadkeep.ids import decode, encode
+from threadkeep.ids import decode, encode, resource_parts
 
 SELF = "@"  # the sort key of a thread's or a resource's own row; sorts before every other prefix
 MESSAGE = "M#"
@@ -17,6 +17,10 @@ LIVE = "H"  # the sort key of the row that orders a thread's live runs
 QUEUED = "Q#"
 OUTPUT = "C#"
 ACCEPTED = "Q"  # the sort key, below a run's partition, that makes its id known
+RECORD = "R"  # the sort key, below a run's partition, of a durable run
+ENTRY = "E#"
+JOURNAL = "N#"  # below a thread's partition: leads to a journal that goes with the thread
+SUB = "S#"  # below a thread's or a resource's partition: what sub-agents have of it
 SHARDS = 8  # of the index that lists threads of all owners
 
 
@@ -35,7 +39,13 @@ def message_id_of(pk: str) -> str:
 
 
 def resource(resource_id: str) -> str:
-    return f"R#{encode(resource_id)}"
+    """A sub-agent's resource is a pair: that of its owner and its key, each escaped, so that no id gives the same."""
+    return "R#" + "/".join(map(encode, resource_parts(resource_id)))
+
+
+def sub(identifier: str) -> str:
+    """The sort key of the link to a sub-agent's thread, or to its resource by its key."""
+    return f"{SUB}{encode(identifier)}"
 
 
 def message(order: str, message_id: str) -> str:
@@ -82,6 +92,16 @@ def run(run_id: str) -> str:
 def run_of(pk: str) -> str:
     """The run id in an `N#` partition key."""
     return decode(pk.removeprefix("N#"))
+
+
+def entry(name: str) -> str:
+    """The sort key, below a journal's partition, of an entry; names need no escapes."""
+    return f"{ENTRY}{name}"
+
+
+def journal(created_at: Millis, journal_id: str) -> str:
+    """The sort key, below a thread's partition, of the pointer to a journal; 0 where no run has it."""
+    return f"{JOURNAL}{moment(created_at, journal_id)}"
 
 
 def approval(run_id: str) -> str:

@@ -31,6 +31,11 @@ class ThreadLists(Part):
         threads = await self._threads(rules.cut(found, page, per_page), resource_id)
         return rules.page_of(threads, total=total, page=page, per_page=per_page)
 
+    async def list_sub_resources(self, resource_id: str) -> tuple[str, ...]:
+        query = requests.prefix(keys.resource(resource_id), keys.SUB, "ASC")
+        links = await self._first(None, query | {"ProjectionExpression": "sk"})
+        return tuple(sorted(keys.decode(items.get_text(link, "sk").removeprefix(keys.SUB)) for link in links))
+
     async def _thread_count(self, resource_id: str) -> int:
         row = await self._table.get(items.key(keys.resource(resource_id), keys.SELF))
         return items.get_number(row, "threadCount") if row else 0

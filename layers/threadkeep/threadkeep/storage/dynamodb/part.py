@@ -9,7 +9,7 @@ from threadkeep.clock import Millis
 from threadkeep.errors import Conflict, NotFound, ThreadGone, TooLarge
 from threadkeep.storage import rules, working_memory
 from threadkeep.storage.dynamodb import items, keys, requests
-from threadkeep.storage.dynamodb.bucket import Bucket
+from threadkeep.storage.dynamodb.bucket import Bucket, Kind, Owner
 from threadkeep.storage.dynamodb.table import Table
 from threadkeep.storage.port import Message, Thread
 
@@ -49,19 +49,20 @@ class Part:
         """The key rows of a message id: one for each thread that has such a message."""
         return await self._first(None, requests.partition(keys.message_key(message_id)))
 
-    async def _stow(self, thread_id: str, bodies: Mapping[str, str]) -> "list[Item]":
-        """Where each body, by message id, will be: in its item, or in the bucket, where it is from now on.
+    async def _stow(self, kind: Kind, within: str, bodies: Mapping[str, str]) -> "list[Item]":
+        """Where each body will be, of a thread's messages by id or of a journal's entries by name.
 
-        Raises `TooLarge` for what needs a bucket where there is none.
+        That is its item, or the bucket, where it is from now on. Raises `TooLarge` for what needs a bucket where
+        there is none.
         """
         away = rules.outsourced([len(body.encode()) for body in bodies.values()])
         if away and self._bucket is None:
-            raise TooLarge(f"Without a bucket a message may have {rules.MAX_BODY_BYTES} bytes")
+            raise TooLarge(f"Without a bucket a body may have {rules.MAX_BODY_BYTES} bytes")
 
-        async def place(n: int, message_id: str, body: str) -> "Item":
+        async def place(n: int, own: str, body: str) -> "Item":
             if self._bucket is None or n not in away:
                 return items.inline(body)
-            return items.elsewhere(await self._bucket.put(thread_id, message_id, body), len(body.encode()))
+            return items.elsewhere(await self._bucket.put(Owner(kind, within, own), body), len(body.encode()))
 
         return list(await asyncio.gather(*(place(n, *pair) for n, pair in enumerate(bodies.items()))))
 
@@ -71,9 +72,13 @@ class Part:
         return list(await asyncio.gather(*map(self._message, rows)))
 
     async def _message(self, row: "Item") -> Message:
+        return items.message_from(row, await self._content(row))
+
+    async def _content(self, row: "Item") -> str:
+        """The JSON text of a row's body, from the row or from the bucket; empty if there is none."""
         if self._bucket is None or "blob" not in row:
-            return items.message_from(row)
-        return items.message_from(row, await self._bucket.get(items.get_text(row, "blob")))
+            return items.get_text(row, "content")
+        return await self._bucket.get(items.get_text(row, "blob"))
 
     async def _first(self, end: int | None, query: dict[str, Any]) -> list["Item"]:
         """The first `end` items of a Query, all of them if None."""

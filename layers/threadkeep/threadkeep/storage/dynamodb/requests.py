@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from threadkeep.clock import Millis
 from threadkeep.storage.dynamodb import items, keys
 from threadkeep.storage.dynamodb.items import number, text
-from threadkeep.storage.port import Direction, MemoryTarget, Thread, WorkingMemory
+from threadkeep.storage.port import Direction, MemoryTarget, NewThread, Origin, Thread, WorkingMemory
 
 if TYPE_CHECKING:
     from threadkeep.storage.dynamodb.items import Item
@@ -62,6 +63,37 @@ def if_alive(thread: Thread, change: str, values: "Item | None" = None, *, also:
 def is_alive(thread: Thread) -> Action:
     """The check that a thread is the same thread and ready."""
     return {"ConditionCheck": _alive(thread)}
+
+
+def not_deleting(thread_id: str) -> Action:
+    """The check that a thread is not being deleted; it need not be there."""
+    return {
+        "ConditionCheck": {
+            "Key": items.thread_key(thread_id),
+            "ConditionExpression": "attribute_not_exists(pk) OR #state <> :deleting",
+            "ExpressionAttributeNames": {"#state": "state"},
+            "ExpressionAttributeValues": {":deleting": text(items.DELETING)},
+        }
+    }
+
+
+def link(new: NewThread, origin: Origin, created_at: Millis) -> list[Action]:
+    """Make a sub-agent's thread known to the resource for which it works and to the thread that it came from.
+
+    The check that this thread is there, and that resource's, is the first action, if there is a thread.
+    """
+    known: Action = {"Put": {"Item": items.key(keys.resource(origin.resource_id), keys.sub(origin.key))}}
+    if origin.thread_id is None:
+        return [known]
+    identity = {"threadId": text(new.id), "resourceId": text(new.resource_id), "createdAt": number(created_at)}
+    parent = {
+        "Key": items.thread_key(origin.thread_id),
+        "ConditionExpression": "resourceId = :owner AND #state = :ready",
+        "ExpressionAttributeNames": {"#state": "state"},
+        "ExpressionAttributeValues": {":owner": text(origin.resource_id), ":ready": text(items.READY)},
+    }
+    entry = items.key(keys.thread(origin.thread_id), keys.sub(new.id)) | identity
+    return [{"ConditionCheck": parent}, {"Put": {"Item": entry}}, known]
 
 
 def _alive(thread: Thread) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class SuspendedRuns(Part):
         return items.get_number(row, "expiresAt") > self._now() // 1000
 
 
-def writes(run: SuspendedRun, now: Millis) -> list[Action]:
+def writes(run: SuspendedRun, now: Millis) -> tuple[Action, Action]:
     """The record, which must follow the stored one; then its pointer."""
     expires = number((now + rules.SUSPENDED_MILLIS) // 1000)
     item = _key(run.run_id) | {
@@ -75,7 +75,7 @@ def writes(run: SuspendedRun, now: Millis) -> list[Action]:
         item |= {"g2pk": text(keys.waiting(run.agent_id)), "g2sk": text(keys.moment(run.at, run.run_id))}
     pointer = items.key(keys.resource(run.resource_id), keys.approval(run.run_id))
     held = pointer | {"threadId": text(run.thread_id), "expiresAt": expires}
-    return [_record(run, item, now), {"Put": {"Item": held}} if run.open else {"Delete": {"Key": pointer}}]
+    return _record(run, item, now), {"Put": {"Item": held}} if run.open else {"Delete": {"Key": pointer}}
 
 
 async def forget(table: Table, thread_id: str, resource_id: str) -> None:

@@ -1,9 +1,10 @@
-"""Removes bodies to which no message points: what writes left that were cut off."""
+"""Removes bodies to which no message and no entry points: what writes left that were cut off."""
 
 import asyncio
 from collections.abc import Sequence
 
 from threadkeep.storage.dynamodb import items
+from threadkeep.storage.dynamodb.bucket import Owner
 from threadkeep.storage.dynamodb.part import Part
 
 _DAY = 86_400_000
@@ -30,15 +31,15 @@ class Sweep(Part):
         return removed
 
     async def _unused(self, blobs: Sequence[str]) -> list[str]:
-        """Those of the bodies whose message points to another one, or is gone. Others' objects are left alone."""
+        """Those of the bodies whose owner points to another one, or is gone. Others' objects are left alone."""
         assert self._bucket is not None
         owners = await asyncio.gather(*map(self._bucket.owner, blobs))
         known = {blob: owner for blob, owner in zip(blobs, owners, strict=True) if owner}
         used = await self._used(list(dict.fromkeys(known.values())))
         return [blob for blob in known if blob not in used]
 
-    async def _used(self, owners: Sequence[tuple[str, str]]) -> set[str]:
-        homes = await self._table.batch_get([items.message_key(*owner) for owner in owners])
-        places = [items.place_of(home) for home in homes]
-        rows = await self._table.batch_get(places) if places else []
+    async def _used(self, owners: Sequence[Owner]) -> set[str]:
+        homes = await self._table.batch_get([items.message_key(o.within, o.id) for o in owners if o.kind == "message"])
+        entries = [items.entry_key(o.within, o.id) for o in owners if o.kind == "entry"]
+        rows = await self._table.batch_get([*map(items.place_of, homes), *entries])
         return {items.get_text(row, "blob") for row in rows}

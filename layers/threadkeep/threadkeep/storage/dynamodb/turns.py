@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from threadkeep.errors import Conflict, StoreUnavailable
+from threadkeep.errors import Conflict, RunEnded, StoreUnavailable
 from threadkeep.storage import rules
-from threadkeep.storage.dynamodb import contents, items, keys, requests, suspended
+from threadkeep.storage.dynamodb import contents, items, journals, keys, requests, suspended
 from threadkeep.storage.dynamodb.items import number, text
 from threadkeep.storage.dynamodb.part import RENUMBERINGS, Part, same
 from threadkeep.storage.dynamodb.requests import Action
@@ -85,28 +85,33 @@ class Turns(Part):
         loaded = commit.thread
         ids = [m.id for m in commit.messages] + [u.message.id for u in commit.updates]
         texts = rules.turn_bodies(commit.messages, commit.updates)
-        bodies = await self._stow(loaded.id, dict(zip(ids, texts, strict=True)))
+        followers = self._followers(commit)
+        bodies = await self._stow("message", loaded.id, dict(zip(ids, texts, strict=True)))
         updated = tuple(map(rules.updated, commit.updates))
         for _ in range(RENUMBERINGS):
             thread, rows = rules.number(loaded, commit.messages, commit.thread_metadata)
             written = contents.writes((*rows, *updated), bodies)
             try:
-                await self._table.transact([requests.rewrite(loaded, thread), *written, *self._followers(commit)])
+                more = (action for action, _ in followers)
+                await self._table.transact([requests.rewrite(loaded, thread), *written, *more])
                 return Committed(thread, rows, updated)
             except Cancelled as cancelled:
-                loaded = _moved(commit, loaded, cancelled)
+                loaded = _moved(loaded, cancelled, [refusal for _, refusal in followers])
         raise StoreUnavailable("The thread is too busy: other turns kept winning")
 
-    def _followers(self, commit: TurnCommit) -> list[Action]:
-        """The receipt and the suspended run first, so that their places do not depend on the job."""
-        now, followers = self._now(), list[Action]()
+    def _followers(self, commit: TurnCommit) -> list[tuple[Action, Conflict | None]]:
+        """What is written behind thread and messages, each with the refusal that its condition means, if it has one."""
+        now, followers = self._now(), list[tuple[Action, Conflict | None]]()
         if commit.receipt is not None:
             put = {"Item": items.receipt_item(commit.receipt, now), **_if_ours(commit.receipt)}
-            followers.append({"Put": put})
+            followers.append(({"Put": put}, Conflict(rules.TAKEN_OVER)))
+        if commit.within is not None:
+            followers.append((journals.guarded(commit.within, now), RunEnded()))
         if commit.suspended is not None:
-            followers += suspended.writes(commit.suspended, now)
+            record, pointer = suspended.writes(commit.suspended, now)
+            followers += [(record, Conflict(rules.RUN_MOVED)), (pointer, None)]
         if commit.job is not None:
-            followers.append({"Put": {"Item": items.job_item(commit.job, now)}})
+            followers.append(({"Put": {"Item": items.job_item(commit.job, now)}}, None))
         return followers
 
     async def _claim(self, claim: Receipt | None) -> Receipt | None:
@@ -153,13 +158,14 @@ def _if_ours(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _moved(commit: TurnCommit, loaded: Thread, cancelled: Cancelled) -> Thread:
-    """The row to number from next, after another turn came first; or the reason why there is none."""
-    receipt_at = 1 + 2 * len(commit.messages) + len(commit.updates)
-    if commit.receipt is not None and cancelled.failed(receipt_at):
-        raise Conflict(rules.TAKEN_OVER)
-    if commit.suspended is not None and cancelled.failed(receipt_at + (commit.receipt is not None)):
-        raise Conflict(rules.RUN_MOVED)
+def _moved(loaded: Thread, cancelled: Cancelled, refusals: Sequence[Conflict | None]) -> Thread:
+    """The row to number from next, after another turn came first; or the reason why there is none.
+
+    `refusals` belong to the transaction's last actions.
+    """
+    for place, refusal in enumerate(refusals, len(cancelled.reasons) - len(refusals)):
+        if refusal is not None and cancelled.failed(place):
+            raise refusal
     if not cancelled.failed(0):
         raise Conflict(
             f"A message of this turn is stored in thread {loaded.id} already, "
