@@ -4,9 +4,11 @@ Each `close_*` function closes one fault for this process and fails loudly if th
 `tests/e2e/test_emulator.py` proves each of them. They are written for exactly one version.
 """
 
+import contextvars
 import copy
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +32,7 @@ import ministack.services.dynamodb as dynamodb  # type: ignore[import-not-found]
 import ministack.services.lambda_svc as functions  # type: ignore[import-not-found]
 import ministack.services.secretsmanager as secretsmanager  # type: ignore[import-not-found]
 import ministack.services.sqs as sqs  # type: ignore[import-not-found]
+import ministack.services.stepfunctions as machines  # type: ignore[import-not-found]
 
 VERSION = "1.5.33"
 LAMBDA_REQUEST_BYTES = 6 * 1024 * 1024
@@ -41,6 +45,26 @@ def replace(module: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 # --- Lambda ------------------------------------------------------------------------------------------
+
+
+def close_lost_deaths() -> None:
+    """A function whose process dies has failed with `Runtime.ExitError`. Stock takes it for an error of the code."""
+    if inspect.getsource(runtime.Worker.invoke).count('"Worker process died"') != 1:
+        raise SystemExit("MiniStack tells of dead workers in another way than local/emulator.py knows")
+
+    def execute(original: Any) -> Any:
+        def wrapper(*args: Any) -> Any:
+            result = original(*args)
+            body = result.get("body")
+            told = body.get("errorMessage") if isinstance(body, dict) and result.get("error") else None
+            if told == "Worker process died":
+                text = f"RequestId: {args[2]} Error: Runtime exited with error: signal: killed"
+                result["body"] = {"errorMessage": text, "errorType": "Runtime.ExitError"}
+            return result
+
+        return wrapper
+
+    replace(functions, "_execute_function_warm", execute)
 
 
 def close_lost_error_names() -> None:
@@ -84,11 +108,16 @@ def close_lost_error_names() -> None:
 
 
 def close_fixed_waits() -> None:
-    """A call that logs nothing waits 4 ms for a line, not 50."""
+    """A call that logs nothing waits 4 ms for a line, not 50; an execution of a state machine begins at once."""
     drain = runtime.Worker._drain_stderr_bounded
     if drain.__defaults__ != (0.050, 0.005, 0.250):
         raise SystemExit("MiniStack's wait for log lines is not the one that local/emulator.py knows")
     drain.__defaults__ = (0.004, 0.002, 0.250)
+    if inspect.getsource(machines._run_execution).count("time.sleep(0.15)") != 1:
+        raise SystemExit("MiniStack begins executions in another way than local/emulator.py knows")
+    at_once = SimpleNamespace(**vars(time))
+    at_once.sleep = lambda seconds: None if seconds == 0.15 else time.sleep(seconds)
+    machines.time = at_once
 
 
 def close_repeated_unpacking(home: Path) -> None:
@@ -125,6 +154,115 @@ def close_repeated_unpacking(home: Path) -> None:
     runtime.zipfile = SimpleNamespace(
         ZipFile=Archive, BadZipFile=zipfile.BadZipFile, LargeFileError=zipfile.LargeZipFile
     )
+
+
+# --- Step Functions ----------------------------------------------------------------------------------
+
+
+def close_ignored_time_limits() -> None:
+    """A task's time limit may come from its input: `TimeoutSecondsPath`, or an expression. Stock knows numbers only."""
+
+    def execute(original: Any) -> Any:
+        def wrapper(state: dict[str, Any], given: Any, execution: Any, context: Any) -> Any:
+            if "TimeoutSecondsPath" in state:
+                limit = machines._resolve_path_or_ctx(state["TimeoutSecondsPath"], given, context)
+                state = state | {"TimeoutSeconds": limit}
+            elif isinstance(state.get("TimeoutSeconds"), str):
+                limit = machines._jsonata_state_field(state, "TimeoutSeconds", "number", given, context)
+                state = state | {"TimeoutSeconds": limit}
+            return original(state, given, execution, context)
+
+        return wrapper
+
+    replace(machines, "_execute_task", execute)
+
+
+def close_kept_express_executions() -> None:
+    """An execution that was waited for is forgotten once it has ended. Stock keeps, and persists, all of them."""
+
+    def start(original: Any) -> Any:
+        def wrapper(request: dict[str, Any]) -> Any:
+            answer = original(request)
+            machines._executions.pop(json.loads(answer[2]).get("executionArn"), None)
+            return answer
+
+        return wrapper
+
+    replace(machines, "_start_sync_execution", start)
+
+
+def close_failures_after_a_stop() -> None:
+    """An execution that was stopped stays so. Stock has it fail when the task that ran then fails."""
+
+    def fail(original: Any) -> Any:
+        def wrapper(execution: Any, error: str, cause: str) -> None:
+            if execution["status"] == "RUNNING":
+                original(execution, error, cause)
+
+        return wrapper
+
+    replace(machines, "_fail_execution", fail)
+
+
+class Redriven(dict[str, Any]):
+    """An execution that goes on at the state in which it failed: machine and input are its own, all else is shared."""
+
+    def __init__(self, execution: dict[str, Any], machine: str, given: str):
+        super().__init__(stateMachineArn=machine, input=given)
+        self.execution = execution
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name) if name in self else self.execution[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.execution[name] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name) if name in self else self.execution.get(name, default)
+
+
+def close_missing_redrive() -> None:
+    """`RedriveExecution` goes on at the state that failed, with that state's input. Stock knows no such action.
+
+    In contrast to AWS variables are lost, and the context names an execution of its own.
+    """
+
+    def redrive(request: dict[str, Any]) -> Any:
+        execution = machines._executions.get(request.get("executionArn"))
+        if execution is None:
+            return machines.error_response_json("ExecutionDoesNotExist", "Execution not found", 400)
+        if execution["status"] not in ("FAILED", "ABORTED", "TIMED_OUT"):
+            text = f"Execution is {execution['status']} and cannot be redriven"
+            return machines.error_response_json("ExecutionNotRedrivable", text, 400)
+        at = next(e for e in reversed(execution["events"]) if e["type"].endswith("StateEntered"))
+        entered = at["stateEnteredEventDetails"]
+        machine = machines._state_machines[execution["stateMachineArn"]]
+        definition = json.loads(machine["definition"]) | {"StartAt": entered["name"]}
+        hidden = f"{execution['executionArn']}:{uuid.uuid4()}"
+        machines._state_machines[hidden] = machine | {"definition": json.dumps(definition)}
+        machines._executions[hidden] = Redriven(execution, hidden, entered["input"])
+        execution.update(status="RUNNING", stopDate=None, output=None, error=None, cause=None)
+        machines._add_event(execution, "ExecutionRedriven")
+
+        def run() -> None:
+            try:
+                machines._run_execution(hidden)
+            finally:
+                machines._executions.pop(hidden)
+                machines._state_machines.pop(hidden)
+
+        threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
+        return machines.json_response({"redriveDate": time.time()})
+
+    def handle_request(original: Any) -> Any:
+        async def wrapper(method: Any, path: Any, headers: Any, body: Any, query: Any) -> Any:
+            if headers.get("x-amz-target", "").endswith(".RedriveExecution"):
+                return redrive(json.loads(body))
+            return await original(method, path, headers, body, query)
+
+        return wrapper
+
+    replace(machines, "handle_request", handle_request)
 
 
 # --- API Gateway -------------------------------------------------------------------------------------
@@ -357,9 +495,14 @@ def main() -> None:
         raise SystemExit(f"local/emulator.py is written for ministack {VERSION}")
     unpacked = Path(os.environ.pop("UNPACKED_DIR"))
     parent = os.environ.pop("EMULATOR_PARENT", "")
+    close_lost_deaths()
     close_lost_error_names()
     close_fixed_waits()
     close_repeated_unpacking(unpacked)
+    close_ignored_time_limits()
+    close_kept_express_executions()
+    close_failures_after_a_stop()
+    close_missing_redrive()
     close_ignored_gateway_responses()
     close_empty_mock_answers()
     close_leaked_failures()

@@ -319,9 +319,10 @@ class Stack:
     def client(self, service: str) -> Any:
         """A boto3 client of the emulated service."""
         import boto3
+        from botocore.config import Config
 
         return cast(Any, boto3).client(  # the service's own type is the caller's to name
-            service, endpoint_url=self.endpoint, region_name=REGION,
+            service, endpoint_url=self.endpoint, region_name=REGION, config=Config(inject_host_prefix=False),
             aws_access_key_id="test", aws_secret_access_key="test",
         )  # fmt: skip
 

@@ -17,9 +17,12 @@ from tests.conftest import client_of
 from tests.e2e.application import Application, eventually, new_id
 
 FAILING = """
-import os
+import os, time
 class NoSuchOrder(Exception): ...
 def handler(event, context):
+    time.sleep(event.get("sleep", 0))
+    if event.get("die"):
+        os.kill(os.getpid(), 9)
     if event.get("raise"):
         raise NoSuchOrder("order 7")
     return os.getpid()
@@ -51,6 +54,90 @@ def test_exceptions_keep_their_names_and_the_worker_stays(stack: Stack, failing:
     before = invoke(stack, failing, {})
     assert invoke(stack, failing, {"raise": True})["errorType"] == "NoSuchOrder"
     assert invoke(stack, failing, {}) == before
+
+
+def test_a_function_that_dies_has_failed_with_an_exit_error(stack: Stack, failing: str) -> None:
+    assert invoke(stack, failing, {"die": True})["errorType"] == "Runtime.ExitError"
+    assert isinstance(invoke(stack, failing, {}), int)
+
+
+@pytest.fixture
+def machine(stack: Stack, failing: str) -> Callable[..., str]:
+    """Creates a state machine of one task, the failing function, and returns its ARN."""
+    arn = stack.client("lambda").get_function_configuration(FunctionName=failing)["FunctionArn"]
+
+    def created(kind: str, **task: Any) -> str:
+        call = {"Type": "Task", "Resource": "arn:aws:states:::lambda:invoke", "OutputPath": "$.Payload", "End": True}
+        call |= {"Parameters": {"FunctionName": arn, "Payload.$": "$"}} | task
+        definition = {"StartAt": "First", "States": {"First": {"Type": "Pass", "Next": "Call"}, "Call": call}}
+        role = "arn:aws:iam::000000000000:role/none"
+        made = stack.client("stepfunctions").create_state_machine(
+            name=f"machine-{uuid.uuid4().hex[:8]}", definition=json.dumps(definition), roleArn=role, type=kind
+        )
+        return made["stateMachineArn"]
+
+    return created
+
+
+def ended(stack: Stack, execution: str) -> Any:
+    """An execution once it has come to its end."""
+
+    def look() -> Any:
+        found = stack.client("stepfunctions").describe_execution(executionArn=execution)
+        return found if found["status"] != "RUNNING" else None
+
+    return eventually(look)
+
+
+def test_an_execution_begins_at_once_and_is_forgotten(stack: Stack, machine: Callable[..., str]) -> None:
+    machines, arn = stack.client("stepfunctions"), machine("EXPRESS")
+    taken: list[float] = []
+    for _ in range(5):
+        began = time.perf_counter()
+        done = machines.start_sync_execution(stateMachineArn=arn, input="{}")
+        taken.append(time.perf_counter() - began)
+        assert done["status"] == "SUCCEEDED"
+        with pytest.raises(machines.exceptions.ExecutionDoesNotExist):
+            machines.describe_execution(executionArn=done["executionArn"])
+    assert min(taken) < 0.14  # the stock wait alone is 150 ms
+
+
+@pytest.mark.parametrize("language", ["JSONPath", "JSONata"])
+def test_a_task_has_the_time_that_its_input_says(
+    stack: Stack, failing: str, machine: Callable[..., str], language: str
+) -> None:
+    limits = {
+        "JSONPath": {"TimeoutSecondsPath": "$.seconds"},
+        "JSONata": {"TimeoutSeconds": "{% $states.input.seconds %}"},
+    }
+    payload = {"FunctionName": failing, "Payload": "{% $states.input %}"}
+    arn = machine("EXPRESS", QueryLanguage=language, Arguments=payload, **limits[language])
+    given = json.dumps({"seconds": 1, "sleep": 5})
+    done = stack.client("stepfunctions").start_sync_execution(stateMachineArn=arn, input=given)
+    assert (done["status"], done["error"]) == ("FAILED", "States.Timeout")
+
+
+def test_a_stopped_execution_stays_stopped(stack: Stack, machine: Callable[..., str]) -> None:
+    machines, given = stack.client("stepfunctions"), json.dumps({"sleep": 1, "raise": True})
+    execution = machines.start_execution(stateMachineArn=machine("STANDARD"), input=given)["executionArn"]
+    machines.stop_execution(executionArn=execution, error="Cancelled")
+    time.sleep(1.5)
+    assert ended(stack, execution)["status"] == "ABORTED"
+
+
+def test_a_failed_execution_goes_on_where_it_failed(stack: Stack, failing: str, machine: Callable[..., str]) -> None:
+    machines, functions = stack.client("stepfunctions"), stack.client("lambda")
+    execution = machines.start_execution(stateMachineArn=machine("STANDARD"), input="{}")["executionArn"]
+    with pytest.raises(machines.exceptions.ClientError, match="ExecutionNotRedrivable"):
+        machines.redrive_execution(executionArn=ended(stack, execution)["executionArn"])
+    functions.update_function_configuration(FunctionName=failing, Handler="app.gone")
+    execution = machines.start_execution(stateMachineArn=machine("STANDARD"), input="{}")["executionArn"]
+    assert ended(stack, execution)["status"] == "FAILED"
+    functions.update_function_configuration(FunctionName=failing, Handler="app.handler")
+    machines.redrive_execution(executionArn=execution)
+    assert ended(stack, execution)["status"] == "SUCCEEDED"
+    events = machines.get_execution_history(executionArn=execution)["events"]
+    assert [event["type"] for event in events].count("PassStateEntered") == 1
 
 
 def test_a_silent_call_does_not_wait_for_log_lines(stack: Stack, failing: str) -> None:
