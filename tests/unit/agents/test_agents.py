@@ -121,6 +121,16 @@ def test_drc2_clients_cannot_set_reserved_keys():
 def test_the_public_names_are_these():
     assert sorted(threadkeep.__all__) == [
         "Agent",
+        "DelegatedMemory",
+        "Delegation",
+        "DelegationCall",
+        "DelegationCompletion",
+        "DelegationOutcome",
+        "DelegationResult",
+        "DelegationStart",
+        "Iteration",
+        "IterationVerdict",
+        "Limits",
         "Memory",
         "MessageHistory",
         "MessageList",
