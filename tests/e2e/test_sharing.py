@@ -1,10 +1,11 @@
 """Agents that share memory by equal ids, on the deployed application: a researcher and a writer of one project.
 
-Each has a Memory object of its own; the store is one. The emulator enforces the functions' policies.
+Each has a Memory object of its own; the store is one. Then what a supervisor's sub-agents share: nothing, unless they
+are told to. The emulator enforces the functions' policies.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -180,3 +181,157 @@ def reads_and_writes_nothing(application: Application, known: str, unknown: str,
     assert ours[0] == ours[1]
     assert application.thread(unknown) is None
     assert kept(application, project) == (NOTES, 1)
+
+
+Delegate = Callable[..., list[Any]]
+
+
+@pytest.fixture(params=["generate"])
+def delegate(request: pytest.FixtureRequest, researcher: Application) -> Delegate:
+    """Has the editor give tasks to sub-agents, one after another, in one turn; returns what its tools came to."""
+
+    def delegated(*tasks: tuple[str, str], thread: str, owner: str, **body: Any) -> list[Any]:
+        calls = (f"@call agent-{key} {json.dumps({'prompt': prompt})}" for key, prompt in tasks)
+        options = {"options": body.pop("options")} if "options" in body else {}
+        memory = {"thread": thread, "resource": owner} | options
+        given = {"messages": "\n".join((*calls, "@say Done.")), "memory": memory} | body
+        answer = researcher.http.post(f"/api/agents/editor/{request.param}", json=given)
+        assert answer.status_code == 200, answer.text
+        results = buffered(answer.json()) if request.param == "generate" else streamed(answer.text)
+        assert len(results) == len(tasks), answer.text
+        return results
+
+    return delegated
+
+
+def buffered(reply: Any) -> list[Any]:
+    return [result["payload"]["result"] for step in reply["steps"] for result in step["toolResults"]]
+
+
+def streamed(text: str) -> list[Any]:
+    lines = (line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {"))
+    ended = [chunk for chunk in map(json.loads, lines) if chunk["type"] in ("tool-result", "tool-error")]
+    return [c["payload"]["result"] if c["type"] == "tool-result" else c["payload"]["error"]["message"] for c in ended]
+
+
+def seen(result: Any) -> Any:
+    """What the model of a sub-agent was sent, where its prompt asked to be told so."""
+    return json.loads(result["text"])
+
+
+def notes_of(project: str) -> str:
+    """Notes that no other test writes."""
+    return f"{NOTES} in {project}"
+
+
+def test_shr5_subagents_share_nothing_with_anybody(delegate: Delegate, researcher: Application, project: str) -> None:
+    """Each has the resource of its own that goes with the user: it knows it again, nobody else ever sees it."""
+    notes = notes_of(project)
+    first, again, other = delegate(
+        ("researcher", note(notes)),
+        ("researcher", "What do you know?\n@dump"),
+        ("writer", "What do you know?\n@dump"),
+        thread=new_id(),
+        owner=project,
+    )
+    assert first["subAgentResourceId"] == again["subAgentResourceId"] == f"{project}-researcher"
+    assert first["subAgentThreadId"] != again["subAgentThreadId"]
+    assert notes in shown(seen(again)) and notes not in shown(seen(other))
+    assert kept(researcher, project) == (None, 0)
+    (stranger,) = delegate(("researcher", "What do you know?\n@dump"), thread=new_id(), owner=new_id("project-43"))
+    assert notes not in json.dumps(seen(stranger))
+    for called in (project, f"{project}-researcher"):
+        assert notes not in json.dumps(prompt(researcher, "What do you know?", new_id(), called))
+
+
+def test_shr5_a_subagent_that_is_given_a_resource_shares_its_memory(
+    delegate: Delegate, researcher: Application, research: str, owner: str, project: str
+) -> None:
+    notes, shared = notes_of(project), {"shared": {"resource": project}}
+    researcher.say(f"Why do qubits fail?\n{note(notes)}", research, project)
+    read, wrote = delegate(
+        ("archivist", "What do you know?\n@dump"),
+        ("archivist", note(f"{notes} twice")),
+        thread=new_id(),
+        owner=owner,
+        requestContext=shared,
+    )
+    assert notes in shown(seen(read))
+    assert "Why do qubits fail?" not in json.dumps(seen(read))
+    assert wrote["subAgentResourceId"] == project
+    assert wrote["subAgentThreadId"] not in (research, read["subAgentThreadId"])
+    assert kept(researcher, project) == (f"{notes} twice", 2)
+    assert kept(researcher, owner) == (None, 0)
+
+
+def test_shr5_a_subagent_that_is_given_a_thread_shares_its_history(
+    delegate: Delegate, researcher: Application, research: str, owner: str, project: str
+) -> None:
+    shared = {"shared": {"resource": project, "thread": research}}
+    researcher.say("Why do qubits fail?\n@say They decohere.", research, project)
+    read, told = delegate(
+        ("archivist", "What was said?\n@dump"),
+        ("archivist", "Write it down.\n@say It is written."),
+        thread=new_id(),
+        owner=owner,
+        requestContext=shared,
+    )
+    sent = [(m["role"], m["content"].partition("\n")[0]) for m in seen(read)["messages"] if m["role"] != "system"]
+    assert sent[:2] == [("user", "Why do qubits fail?"), ("assistant", "They decohere.")]
+    assert sent[-1] == ("user", "What was said?")
+    assert told["subAgentThreadId"] == research
+    back = conversation(prompt(researcher, "And now?", research, project))
+    assert back[-3:] == [("user", "Write it down."), ("assistant", "It is written."), ("user", "And now?")]
+
+
+def test_shr5_what_the_prompt_says_is_shared_with_every_subagent(delegate: Delegate, project: str, owner: str) -> None:
+    (result,) = delegate(("writer", f"{notes_of(project)}\n@dump"), thread=new_id(), owner=owner)
+    assert notes_of(project) in seen(result)["user"][-1]
+
+
+def test_shr1_a_subagent_cannot_be_given_a_thread_of_another_resource(
+    delegate: Delegate, researcher: Application, research: str, owner: str, project: str
+) -> None:
+    researcher.say("Why do qubits fail?\n@say They decohere.", research, project)
+    held = researcher.texts(research)
+    shared = {"shared": {"resource": new_id("project-43"), "thread": research}}
+    thread = new_id()
+    (result,) = delegate(("archivist", "What was said?\n@dump"), thread=thread, owner=owner, requestContext=shared)
+    assert "Failed agent tool execution for archivist" in result
+    assert researcher.texts(research) == held
+    assert researcher.texts(thread)[-1] == ("assistant", "Done.")
+
+
+def test_shr6_a_readonly_subagent_reads_and_writes_nothing(
+    delegate: Delegate, researcher: Application, research: str, owner: str, project: str
+) -> None:
+    """By its own setting, and by the options of the memory that it is given."""
+    researcher.say(f"Why do qubits fail?\n{note(NOTES, 'They decohere.')}", research, project)
+    held = researcher.texts(research)
+    options = {"resource": project, "thread": research, "options": {"read_only": True}}
+    tasks = [(key, f"Forget it.\n{text}") for key in ("archivist", "reviewer") for text in ("@dump", note(""))]
+    results = delegate(*tasks, thread=(thread := new_id()), owner=owner, requestContext={"shared": options})
+    archivists, reviewers = seen(results[0]), seen(results[2])
+    assert NOTES in shown(archivists) and archivists["tools"] == reviewers["tools"] == []
+    assert "They decohere." in json.dumps(archivists["messages"])
+    assert (researcher.texts(research), kept(researcher, project)) == (held, (NOTES, 1))
+    assert written_below(researcher, thread, owner) == []
+
+
+def test_shr6_del10_what_a_readonly_supervisor_delegates_writes_nothing(
+    delegate: Delegate, researcher: Application, owner: str
+) -> None:
+    thread = new_id()
+    delegate(("researcher", note("# Project - mine")), ("writer", "@say No."), thread=thread, owner=owner, **READ_ONLY)
+    assert researcher.thread(thread) is None
+    assert written_below(researcher, thread, owner) == []
+
+
+def written_below(application: Application, thread: str, owner: str) -> list[tuple[str, str]]:
+    """The keys of what the table holds of a thread's sub-agents: their threads, their memory."""
+    rows = application.quiet()
+    return [
+        key
+        for key in rows
+        if f"T#{thread}-" in key[0] or f"R#{owner}/" in key[0] or (key[1].startswith("S#") and owner in key[0])
+    ]

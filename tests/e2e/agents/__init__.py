@@ -1,14 +1,17 @@
 """The agents that tests of the whole application deploy.
 
 For working memory: both scopes, a schema, one that is read-only. For approvals: one whose tool counts its effects.
-For sharing: a researcher and a writer, each with a Memory of its own, and a reviewer that only reads.
+For sharing: a researcher and a writer, each with a Memory of its own, and a reviewer that only reads. For delegation:
+an editor above the three, and an archivist that works in the memory that the request names.
 """
 
 import os
+from dataclasses import replace
+from typing import Any
 
 from pydantic import BaseModel
 
-from threadkeep import Agent, Memory, ToolContext, tool
+from threadkeep import Agent, DelegatedMemory, Memory, RequestContext, ToolContext, tool
 
 TEMPLATE = "# User Profile\n- Name:\n- Location:\n- Interests:"
 
@@ -43,9 +46,20 @@ def count(what: str, context: ToolContext) -> dict[str, str]:
     return {"counted": what, "for": context.resource_id or "nobody"}
 
 
-def _colleague(name: str, **options: object) -> Agent:
+def _colleague(name: str, **options: Any) -> Agent:
     working_memory = {"enabled": True, "template": "# Project\n- Findings:\n- Style:"}
-    return Agent(id=name, instructions=f"You are the {name}.", memory=Memory(working_memory=working_memory), **options)  # type: ignore[arg-type]
+    return Agent(id=name, instructions=f"You are the {name}.", memory=Memory(working_memory=working_memory), **options)
+
+
+researcher, writer, reviewer = _colleague("researcher"), _colleague("writer"), _colleague("reviewer", read_only=True)
+archivist = _colleague("archivist")
+
+
+def staff(context: RequestContext) -> dict[str, Agent]:
+    """The editor's sub-agents; `shared` in the context is the memory of the archivist."""
+    delegated = DelegatedMemory(**(context.get("shared") or {}))
+    shared = replace(archivist, delegated_memory=delegated)
+    return {"researcher": researcher, "writer": writer, "reviewer": reviewer, "archivist": shared}
 
 
 agents = [
@@ -54,7 +68,8 @@ agents = [
     _agent("thread-agent", template=TEMPLATE, scope="thread"),
     _agent("schema-agent", schema=Person),
     _agent("reader", read_only=True, template=TEMPLATE),
-    _colleague("researcher"),
-    _colleague("writer"),
-    _colleague("reviewer", read_only=True),
+    researcher,
+    writer,
+    reviewer,
+    _colleague("editor", agents=staff),
 ]
