@@ -186,6 +186,10 @@ class Status(Reply):
 
 
 class SubAgent(Reply):
+    """
+    An agent to which another delegates; it is keyed by what the tool `agent-<key>` calls it.
+    """
+
     id: str
     name: str
 
@@ -279,6 +283,8 @@ class WaitingRuns(Reply):
 class AgentView(Reply):
     """
     An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty.
+
+    Sub-agents stand in `agents`; the tools by which a model delegates to them are not among `tools`.
     """
 
     name: str

@@ -104,6 +104,40 @@ def test_two_agents_of_one_id_are_refused():
         Registry([Agent(id="a"), Agent(id="a")])
 
 
+def test_del1_a_registry_finds_sub_agents_at_any_depth_and_lists_only_what_the_deployer_lists():
+    leaf = Agent(id="leaf")
+    middle, boss = Agent(id="middle", agents={"l": leaf}), Agent(id="boss", agents={"m": Agent(id="m2"), "l": leaf})
+    found = Registry([boss, middle])
+    assert [a.id for a in found.listed()] == ["boss", "middle"]
+    assert found.get("leaf") is leaf
+    assert found.get("m2") is boss.agents["m"]  # type: ignore[index]
+    assert found.get("m") is found.get("l") is None
+
+
+def test_a_registry_of_agents_that_delegate_to_each_other_ends():
+    team: dict[str, Agent] = {}
+    one = Agent(id="one", agents=team)
+    team["two"] = Agent(id="two", agents={"one": one})
+    found = Registry([Agent(id="boss", agents={"one": one})])
+    assert (found.get("two"), found.get("one")) == (team["two"], one)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_two_different_sub_agents_of_one_id_are_refused(listed: bool):
+    boss = Agent(id="boss", agents={"a": Agent(id="twin")})
+    other = (
+        Agent(id="twin")
+        if listed
+        else Agent(id="other", agents={"deep": Agent(id="d", agents={"t": Agent(id="twin")})})
+    )
+    with pytest.raises(ConfigurationError, match="id twin"):
+        Registry([boss, other])
+
+
+def test_sub_agents_of_a_function_are_found_only_through_their_supervisor():
+    assert Registry([Agent(id="boss", agents=lambda context: {"sub": Agent(id="sub")})]).get("sub") is None
+
+
 def test_a_registry_loads_the_list_of_a_module():
     assert [a.id for a in Registry.load("agents").listed()][:1] == ["assistant"]
     with pytest.raises(ConfigurationError, match="list named `agents`"):

@@ -34,6 +34,8 @@ class ToolView(wire.Reply):
 
 
 class SubAgent(wire.Reply):
+    """An agent to which another delegates; it is keyed by what the tool `agent-<key>` calls it."""
+
     id: str
     name: str
 
@@ -44,7 +46,10 @@ class ProcessorView(wire.Reply):
 
 
 class AgentView(wire.Reply):
-    """An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty."""
+    """An agent. `id` and `hasDraft` are only in the list. What Threadkeep has no notion of is empty.
+
+    Sub-agents stand in `agents`; the tools by which a model delegates to them are not among `tools`.
+    """
 
     name: str
     description: str
@@ -99,12 +104,12 @@ async def get_agent(call: Call[wire.ContextQuery, None]) -> AgentView:
 
 
 async def list_tools(call: Call[wire.ContextQuery, None]) -> dict[str, ToolView]:
-    """The tools of all agents by their own ids; where agents have different tools of one id, the first agent's."""
+    """The tools of the listed agents by their own ids; where they have different tools of one id, the first agent's."""
     return {tool.id: _tool(tool, schemas=True) for tool in await _tools(call)}
 
 
 async def get_any_tool(call: Call[wire.ContextQuery, None]) -> ToolView:
-    """A tool by its own id, whichever agent has it."""
+    """A tool by its own id, whichever listed agent has it."""
     for tool in await _tools(call):
         if tool.id == call.path["toolId"]:
             return _tool(tool, schemas=True)
@@ -170,7 +175,7 @@ def _view(agent: "Agent", resolved: TurnAgent, *, schemas: bool) -> AgentView:
         name=agent.display_name,
         description=agent.description,
         instructions=resolved.instructions,
-        agents={},
+        agents={key: SubAgent(id=sub.id, name=sub.name) for key, sub in resolved.agents.items()},
         tools={name: _tool(tool, schemas=schemas) for name, tool in resolved.tools.items()},
         provider=provider,
         model_id=model_id,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from threadkeep import clock
+from threadkeep import clock, ids
 from threadkeep.config import settings
 from threadkeep.errors import InvalidInput, Issue
 from threadkeep.http import query, reply, wire
@@ -200,7 +200,7 @@ def _waiting(run: SuspendedRun) -> WaitingRun:
         run_id=run.run_id,
         status="suspended",
         thread_id=run.thread_id,
-        resource_id=run.resource_id,
+        resource_id=ids.shown_resource(run.resource_id),
         suspended_at=clock.iso(run.at),
         tool_calls=calls,
     )

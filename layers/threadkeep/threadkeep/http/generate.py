@@ -12,6 +12,7 @@ from threadkeep.http import reply, wire
 from threadkeep.http.repeats import key_of
 from threadkeep.http.route import Call, Route, Table
 from threadkeep.jsontext import Json
+from threadkeep.memory.history import DELEGATES
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.memory.working_memory.tool import tool_form
 from threadkeep.models.port import ModelSettings
@@ -269,7 +270,8 @@ def _tool_choice(body: GenerateBody, agent: TurnAgent, options: MemoryOptions) -
     if isinstance(body.tool_choice, str):
         return body.tool_choice
     own = (tool_form(options.working_memory).name,) if agent.memory and options.working_memory.enabled else ()
-    known = (*agent.tools, *own, *(body.client_tools or {}))
+    delegating = (DELEGATES + key for key in agent.agents)
+    known = (*agent.tools, *delegating, *own, *(body.client_tools or {}))
     if body.tool_choice.tool_name not in known:
         _refuse("toolChoice.toolName", f"there is no such tool, only {', '.join(known) or 'none'}")
     return body.tool_choice.tool_name

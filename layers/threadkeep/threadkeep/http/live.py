@@ -12,9 +12,9 @@ from uuid import UUID, uuid5
 
 from pydantic import Discriminator, Tag
 
-from threadkeep import clock
+from threadkeep import clock, ids
 from threadkeep.config import settings
-from threadkeep.errors import Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
+from threadkeep.errors import AccessDenied, Conflict, InvalidInput, Issue, KeyReused, NotFound, StoreUnavailable
 from threadkeep.http import wire
 from threadkeep.http.chunks import Chunk
 from threadkeep.http.generate import GenerateBody
@@ -239,7 +239,7 @@ def workers_of(call: Call[Any, Any]) -> Workers:
 async def channel_of(call: Call[Any, Any], named: str | None = None) -> Channel:
     """Where the runs of the caller's thread are told. `named` is an owner that stands elsewhere than in the body.
 
-    Raises `AccessDenied` for another owner's thread.
+    Raises `AccessDenied` for another owner's thread, and for that of a sub-agent.
     """
     body: ChannelBody = call.body
     owner = call.identity.owner(body.resource_id or named)
@@ -249,6 +249,8 @@ async def channel_of(call: Call[Any, Any], named: str | None = None) -> Channel:
     owner = owner or (thread.resource_id if thread else None)
     if owner is None:
         raise InvalidInput(Issue("resourceId", "required, in the body or in the caller's token, for a new thread"))
+    if ids.problem(owner) is not None:
+        raise AccessDenied("Access denied: the thread is a sub-agent's, only its supervisor talks there")
     return Channel(owner, body.thread_id)
 
 

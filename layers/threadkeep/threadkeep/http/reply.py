@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from threadkeep import clock, jsontext
+from threadkeep import clock, ids, jsontext
 from threadkeep.http import wire
 from threadkeep.jsontext import Json
 from threadkeep.memory.messages import parts_of
@@ -195,7 +195,7 @@ def _message(message: Message | NewMessage, result: TurnResult) -> dict[str, Jso
         "content": message.content,
     }
     if result.thread is not None:
-        fields |= {"threadId": result.thread.id, "resourceId": result.thread.resource_id}
+        fields |= {"threadId": result.thread.id, "resourceId": ids.shown_resource(result.thread.resource_id)}
     return fields
 
 

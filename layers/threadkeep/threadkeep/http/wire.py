@@ -212,14 +212,14 @@ def shown_metadata(thread: port.Thread) -> dict[str, Json] | None:
 
 
 def message(stored: port.Message, resource_id: str) -> Message:
-    """A message; its owner is the thread's."""
+    """A message; its owner is the thread's, spelled for the wire."""
     optional = {"type": stored.type} if stored.type else {}
     return Message(
         id=stored.id,
         role=stored.role,
         created_at=clock.iso(stored.created_at),
         thread_id=stored.thread_id,
-        resource_id=resource_id,
+        resource_id=ids.shown_resource(resource_id),
         content=stored.content,
         **optional,
     )
@@ -234,7 +234,7 @@ def paging(page: port.Page[Any]) -> dict[str, Any]:
 def _thread_fields(thread: port.Thread) -> dict[str, Any]:
     return {
         "id": thread.id,
-        "resource_id": thread.resource_id,
+        "resource_id": ids.shown_resource(thread.resource_id),
         "title": thread.title,
         "created_at": clock.iso(thread.created_at),
         "updated_at": clock.iso(thread.updated_at),
