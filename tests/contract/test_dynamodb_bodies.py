@@ -1,5 +1,6 @@
 """Big bodies in the bucket: written before the item, removed after it, and swept where a write was cut off."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,12 +8,13 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from local.stack import Stack
-from tests.template import create_bucket
+from tests.template import create_bucket, template
 from threadkeep import clock, outbox
 from threadkeep.errors import Conflict, StoreUnavailable, TooLarge
-from threadkeep.storage.dynamodb import DynamoDBStorage, items
+from threadkeep.storage.dynamodb import DynamoDBStorage, items, requests
 from threadkeep.storage.dynamodb.bucket import Bucket
 from threadkeep.storage.port import CloneRequest, Job, MessageUpdate, NewThread, TurnCommit
+from threadkeep.storage.runs import Entry
 from threadkeep.testing.storage_base import message
 
 BIG = "x" * 400_000
@@ -99,8 +101,6 @@ async def test_the_outbox_removes_what_images_show_as_gone(storage: DynamoDBStor
 
 
 async def rows(storage: DynamoDBStorage) -> dict[str, Any]:
-    from threadkeep.storage.dynamodb import requests
-
     found = await storage._first(None, requests.prefix("T#t", "M#", "ASC"))
     return {items.get_text(row, "id"): row for row in found}
 
@@ -129,6 +129,58 @@ async def test_a_sweep_removes_what_cut_off_writes_left_and_nothing_else(
     await storage.delete_messages(["a"], resource_id=None, thread_id="t")
     assert await storage.sweep_bodies() == 1
     assert (await storage.list_messages("copy")).page.items == clone.messages
+
+
+async def test_the_outbox_removes_the_bodies_of_entries_that_are_gone(
+    storage: DynamoDBStorage, bucket: Bucket, emulator: Stack
+):
+    await storage.create_thread(NewThread("t", "r"))
+    big = (Entry("a", BIG), Entry("b", BIG))
+    await storage.write_entries("j/ü", (*big, Entry("small", 1)), thread_id="t")
+    (one, other) = await blobs(bucket)
+    assert {await bucket.owner(one), await bucket.owner(other)} == {("entry", "j/ü", "a"), ("entry", "j/ü", "b")}
+    assert "j/" not in one and "/entry/" in one
+    images = await storage._first(None, requests.partition("N#j%2Fü"))
+    removed = [{"eventName": "REMOVE", "dynamodb": {"OldImage": image}} for image in images]
+    assert passed(images) == images
+    await storage.delete_thread("t", resource_id=None)
+    assert await storage.purge_thread("t")
+    assert await blobs(bucket) == {one, other}  # the table's stream asks for their removal
+    await outbox.remove_bodies(removed, bucket)
+    assert await blobs(bucket) == set()
+
+
+def passed(images: list[Any]) -> list[Any]:
+    """Those of the rows that the template lets the outbox see."""
+    function = template()["Resources"]["OutboxFunction"]["Properties"]["Events"]["Stream"]["Properties"]
+    (filter_,) = function["FilterCriteria"]["Filters"]
+    rules = json.loads(filter_["Pattern"])["dynamodb"]["Keys"]["sk"]["S"]
+    starts = tuple(rule["prefix"] for rule in rules if isinstance(rule, dict))
+    return [image for image in images if image["sk"]["S"].startswith(starts) or image["sk"]["S"] in rules]
+
+
+async def test_a_sweep_removes_the_bodies_of_entries_that_lost_and_nothing_else(
+    storage: DynamoDBStorage, bucket: Bucket
+):
+    big = (Entry("a", BIG), Entry("b", BIG + "b"))
+    assert await storage.write_entries("j", big, thread_id=None) == big
+    used = await blobs(bucket)
+    for again in (big, big[:1], (*big, Entry("c", BIG))):
+        await storage.write_entries("j", again, thread_id=None)
+    assert len(await blobs(bucket)) == 8
+    later(storage, 2)
+    assert await storage.sweep_bodies() == 5
+    assert len(await blobs(bucket) - used) == 1
+    assert await storage.list_entries("j", "") == (*big, Entry("c", BIG))
+
+
+async def test_without_a_bucket_big_entries_are_refused(emulator: Stack, table: str):
+    client = emulator.client("dynamodb")
+    storage = DynamoDBStorage(table, client)
+    with pytest.raises(TooLarge, match="Without a bucket"):
+        await storage.write_entries("j", (Entry("a", 1), Entry("b", BIG)), thread_id=None)
+    assert await storage.list_entries("j", "") == ()
+    client.close()
 
 
 class Broken:

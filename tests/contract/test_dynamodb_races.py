@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -13,13 +14,15 @@ import boto3
 import pytest
 
 from local.stack import ROOT, Stack
-from threadkeep.errors import AccessDenied
+from threadkeep.errors import AccessDenied, RunEnded
 from threadkeep.ids import new_id
 from threadkeep.storage.dynamodb import DynamoDBStorage
 from threadkeep.storage.order import place
 from threadkeep.storage.port import NewMessage, NewThread, Thread, TurnCommit
+from threadkeep.storage.runs import DurableRun, Entry, RunGuard
 
 PROCESSES = 4
+ROUNDS = 50
 
 
 def run(emulator: Stack, table: str, tasks: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
@@ -80,9 +83,42 @@ async def _commit(storage: DynamoDBStorage, thread: Thread, messages: int) -> di
     return {"began": began, "ended": time.monotonic(), "orders": [message.order for message in done.messages]}
 
 
+async def write(storage: DynamoDBStorage, who: int, thread_id: str | None, rounds: int) -> list[Any]:
+    """Write the same entry as others, with one of one's own beside it; whose it is according to each answer."""
+    began, told = time.monotonic(), list[Any]()
+    for n in range(rounds):
+        await _round(began, n)
+        batch = [Entry(f"{n}", who), Entry(f"{n}-{who}", who)]
+        told.append([entry.body for entry in await storage.write_entries("j", batch, thread_id=thread_id)])
+    return told
+
+
+async def _round(began: float, n: int) -> None:
+    """Wait for the n-th round, in which each process is now before the others, now behind them."""
+    await asyncio.sleep(max(0, began + n * 0.08 + random.uniform(0, 0.03) - time.monotonic()))
+
+
+async def end(storage: DynamoDBStorage, rounds: int, cancels: bool) -> list[str]:
+    """Cancel runs, or commit the last turn of each, at about the same time as another process; what became of it."""
+    thread, began, told = await storage.get_thread("t"), time.monotonic(), list[str]()
+    assert thread is not None
+    for n in range(rounds):
+        await _round(began, n)
+        if cancels:
+            told.append((await storage.end_run(f"run-{n}", "cancelled")).state)
+            continue
+        new = NewMessage(f"m{n}", "assistant", {"format": 2, "parts": []}, at=0)
+        try:
+            await storage.commit_turn(TurnCommit(thread, (new,), within=RunGuard(f"run-{n}", {"n": n})))
+            told.append("succeeded")
+        except RunEnded:
+            told.append("cancelled")
+    return told
+
+
 async def main() -> None:
     storage = DynamoDBStorage(os.environ["TABLE_NAME"], boto3.client("dynamodb"))
-    task = {"create": create, "commit": commit}[sys.argv[1]]
+    task = {"create": create, "commit": commit, "write": write, "end": end}[sys.argv[1]]
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     print(json.dumps(await task(storage, **json.loads(sys.argv[2]))), flush=True)
@@ -136,6 +172,38 @@ async def test_turns_of_many_processes_are_contiguous_and_in_the_order_of_their_
     for turn in turns:  # no turn comes after one that began when it had already ended
         assert turn["ended"] > latest
         latest = max(latest, turn["began"])
+
+
+async def test_of_many_processes_that_write_an_entry_one_wins_and_all_see_it(emulator: Stack, table: str) -> None:
+    client = emulator.client("dynamodb")
+    storage = DynamoDBStorage(table, client)
+    await storage.create_thread(NewThread("t", "ana"))
+    homes = (None, "t", None, "t")
+    told = run(emulator, table, [("write", {"who": n, "thread_id": homes[n], "rounds": 30}) for n in range(PROCESSES)])
+    stored = {entry.name: entry.body for entry in await storage.list_entries("j", "")}
+    client.close()
+    for n in range(30):
+        assert {answers[n][0] for answers in told} == {stored[f"{n}"]}
+    assert all(answers[n][1] == who for who, answers in enumerate(told) for n in range(30))
+    assert len({stored[f"{n}"] for n in range(30)}) > 1, "they never met"
+
+
+async def test_of_cancel_and_last_commit_exactly_one_wins(emulator: Stack, table: str) -> None:
+    client = emulator.client("dynamodb")
+    storage = DynamoDBStorage(table, client)
+    await storage.create_thread(NewThread("t", "ana"))
+    for n in range(ROUNDS):
+        await storage.create_run(DurableRun(f"run-{n}", "agent", "ana", "t", "hash"))
+    tasks = [("end", {"rounds": ROUNDS, "cancels": cancels}) for cancels in (True, False)]
+    seen_by_cancel, seen_by_commit = run(emulator, table, tasks)
+    runs = [await storage.get_run(f"run-{n}") for n in range(ROUNDS)]
+    stored = {message.id for message in (await storage.list_messages("t", per_page=None)).page.items}
+    client.close()
+    became = [(run.state, run.result) for run in runs if run]
+    assert became == [(s, {"n": n} if s == "succeeded" else None) for n, s in enumerate(seen_by_commit)]
+    assert seen_by_cancel == seen_by_commit
+    assert stored == {f"m{n}" for n, state in enumerate(seen_by_commit) if state == "succeeded"}
+    assert set(seen_by_commit) == {"succeeded", "cancelled"}, "they never met"
 
 
 async def test_a_process_that_fails_fails_the_test(emulator: Stack, table: str) -> None:

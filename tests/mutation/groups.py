@@ -90,6 +90,15 @@ GROUPS = (
                 only="_ALIVE if_alive rewrite directory_key enter leave _count NEW",
             ),
             _part(
+                "storage/dynamodb/requests.py", *_on_table("sub or del6 or h17 or deleted"), only="link not_deleting"
+            ),
+            _part("storage/dynamodb/purges.py", *_on_table("sub or with_a_thread or go_with"), only="_bury _bury_subs"),
+            _part(
+                "storage/dynamodb/journals.py",
+                *_on_table("run or entr or commit", "tests/contract/test_dynamodb_journals.py"),
+                only="guarded _if_in _free create_run list_runs",
+            ),
+            _part(
                 "storage/dynamodb/part.py",
                 *_on_table("owner or late or missing or unknown or th8 or th15 or ms4 or ms8 or h29"),
                 only="owned same home_of",

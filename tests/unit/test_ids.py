@@ -1,4 +1,5 @@
 import uuid
+from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
@@ -126,6 +127,22 @@ def test_what_is_still_escaped_or_illegal_after_one_decode_is_refused(raw: str):
     with pytest.raises(InvalidInput) as caught:
         ids.from_path("threadId", raw)
     assert caught.value.issues[0].field == "threadId"
+
+
+@given(st.text(), st.sampled_from(["\x1e", "\x1f"]), st.text())
+def test_h17_separators_of_derived_resources_are_refused_in_every_id(before: str, separator: str, after: str):
+    chosen = f"{before}{separator}{after}"
+    assert ids.problem(chosen) is not None
+    assert ids.http_problem(chosen) is not None
+    with pytest.raises(InvalidInput):
+        ids.check("resourceId", chosen)
+
+
+def test_h17_derived_resources_are_no_ids_that_anybody_may_choose():
+    for derived in (ids.sub_resource("ana", "writer"), ids.nobodys_resource("agent", "run")):
+        assert ids.problem(derived) == "must not contain control characters"
+        with pytest.raises(InvalidInput):
+            ids.from_path("resourceId", quote(derived))
 
 
 def test_new_ids_are_random_uuids_and_legal():

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _WALK = 1_000  # runs of a thread that one list looks at
 _BRIEF = (
-    "pk", "agentId", "resourceId", "threadId", "requestHash", "state", "error", "execution", "createdAt", "updatedAt",
-    "expiresAt",
+    "pk", "sk", "agentId", "resourceId", "threadId", "requestHash", "state", "error", "execution", "createdAt",
+    "updatedAt", "expiresAt",
 )  # fmt: skip
 
 
