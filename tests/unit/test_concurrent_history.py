@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.history import Operation, Recorder, check, digest, faults, operations, recorded
 from threadkeep.storage.port import MemoryRevision, WorkingMemory
 
-RANDOMS = st.randoms(use_true_random=False)
+RANDOMS = st.randoms(use_true_random=True)
 
 
 def apply(text: str, kind: str, payload: Any) -> str:

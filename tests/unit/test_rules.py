@@ -53,11 +53,12 @@ def _rule(group: str, number: str) -> str:
     return f"H{number:>02}" if group == "H" else f"{group}-{number}"
 
 
-def _tests() -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for path in sorted(p for folder in FOLDERS for p in folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield node
+@cache
+def _tests() -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
+    paths = sorted(p for folder in FOLDERS for p in folder.rglob("*.py"))
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text())))
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return tuple(function for function in functions if function.name.startswith("test_"))
 
 
 def _ids(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

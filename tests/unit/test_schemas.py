@@ -33,11 +33,11 @@ def nested(levels, inmost):
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
 @pytest.mark.parametrize("levels", [12, 18, 60])
 def test_a_schema_with_too_many_ways_to_look_at_one_value_cannot_be_used(keyword, levels):
-    began = time.monotonic()
+    began = time.process_time()
     reason = schemas.unusable(doubling(levels, keyword))
     assert reason is not None
     assert "in more than 2000 ways" in reason or "more than 64 schemas" in reason
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_conditions_are_ways_to_look_at_a_value_too():
@@ -101,18 +101,18 @@ def test_a_schema_that_refers_to_itself_for_the_same_value_cannot_be_used(schema
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
 @pytest.mark.parametrize("levels", [17, 32])
 def test_a_value_that_takes_too_long_is_refused_in_time(keyword, levels):
-    began = time.monotonic()
+    began = time.process_time()
     (found,) = schemas.broken(recursive(keyword), nested(levels, 5))
     assert (found.keyword, found.path) == (schemas.UNTOLD, ())
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_references_into_a_long_list_take_no_long():
     count = 5_000
     fields = {f"f{n}": {"$ref": f"#/list/{n}"} for n in range(count)}
-    began = time.monotonic()
+    began = time.process_time()
     assert schemas.unusable({"type": "object", "properties": fields, "list": [{"type": "string"}] * count}) is None
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("ref", ["#/list/2", "#/list/-1", "#/list/x", "#/list/\u0662", "#/nothing", 5])
@@ -152,10 +152,10 @@ def test_h24_lone_surrogates_in_keys_do_no_harm():
 
 
 def test_a_regular_expression_gives_up_soon():
-    began = time.monotonic()
+    began = time.process_time()
     schema = {"type": "array", "items": {"pattern": r"(a*)*\1b"}}
     assert schemas.problems(schema, ["a" * 30] * 900)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def client(door: Door) -> Iterator[Client]:
 def run(door: Door, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the door's address and key in the environment. Returns exit code, stdout, stderr."""
     monkeypatch.setattr("threadkeep.http.logs._Stdout.emit", lambda self, record: None)  # the server shares our stdout
+    monkeypatch.setattr("random.uniform", lambda low, high: low)  # the shortest pauses before a repeat
     monkeypatch.setenv("THREADKEEP_URL", door.url)
     monkeypatch.setenv("THREADKEEP_API_KEY", KEY)
 

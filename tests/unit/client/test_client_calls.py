@@ -20,6 +20,7 @@ from threadkeep_client import (
     ConnectionFailed,
     InvalidRequest,
     NotFound,
+    Retries,
     Unauthenticated,
     calls,
     models,
@@ -251,7 +252,8 @@ def test_a_base_url_may_have_a_path(door: Door) -> None:
 
 
 def test_nobody_there_is_a_connection_that_failed() -> None:
-    with Client("http://127.0.0.1:9", KEY) as client, pytest.raises(ConnectionFailed) as caught:
+    quick = Retries(first_pause=0.01)
+    with Client("http://127.0.0.1:9", KEY, retries=quick) as client, pytest.raises(ConnectionFailed) as caught:
         client.delete_thread("t")
     assert caught.value.sent is False
 

@@ -470,14 +470,15 @@ async def test_a_subscription_says_that_it_is_connected_and_ends_when_nothing_ha
 
 
 async def test_a_subscription_stays_while_a_worker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(live, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(live, "_LONGEST_PAUSE", 0.1)
     desk = Desk(FakeModel())
     await desk.send("Hi")
     claim = await desk.store.claim_run(CHANNEL, "w", 60_000)
     assert isinstance(claim, Claim)
     subscriber = Subscriber(desk)
     listening = asyncio.create_task(subscriber.listen())
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)
     assert not listening.done()
     await desk.store.finish_run(claim, [{"type": "finish"}])
     await asyncio.wait_for(listening, 5)
