@@ -1,11 +1,15 @@
-"""The events of a run in the words of the wire (spec-http 3): one JSON object each, in an order that clients know."""
+"""The events of a run in the words of the wire (spec-http 3): one JSON object each, in an order that clients know.
+
+What a sub-agent says is told by a writer of its own: each of its chunks is the `output` of a `tool-output` of the call
+that it answers, at any depth. Only data that tools tell come up as they are (DEL-26).
+"""
 
 from collections.abc import Iterable
 from functools import reduce
 
 from threadkeep import clock
 from threadkeep.clock import Millis
-from threadkeep.errors import ThreadkeepError
+from threadkeep.errors import ThreadkeepError, ToolFailed
 from threadkeep.http import errors, reply
 from threadkeep.jsontext import Json
 from threadkeep.models.port import Usage
@@ -22,11 +26,13 @@ class Chunks:
     """Writes one run. Text and reasoning come in blocks that are opened and closed here."""
 
     def __init__(self, run_id: str):
+        self.is_running = False
         self._run_id = run_id
         self._message_id = ""
         self._open: str | None = None  # the kind of block that is open: text or reasoning
         self._blocks = 0
-        self._names: dict[str, str] = {}  # of the calls whose arguments come in pieces
+        self._names: dict[str, str] = {}  # of the calls
+        self._below: dict[str, Chunks] = {}  # of the sub-agents that answer calls
         self._steps: list[Step] = []
 
     def of(self, event: Event) -> list[Chunk]:
@@ -54,7 +60,7 @@ class Chunks:
     def _plain(self, event: Event) -> list[Chunk]:
         match event:
             case events.RunStarted():
-                self._run_id, self._message_id = event.run_id, event.message_id
+                self._run_id, self._message_id, self.is_running = event.run_id, event.message_id, True
                 return [self._chunk("start", {"id": event.agent_id, "messageId": event.message_id})]
             case events.RunResumed():
                 self._run_id, self._message_id = event.run_id, event.message_id
@@ -70,10 +76,16 @@ class Chunks:
             case events.CallEnded():
                 return [self._chunk("tool-call-input-streaming-end", {"toolCallId": event.call_id})]
             case events.CallMade():
+                self._names[event.call.id] = event.call.name
                 payload = _call(event.call.id, event.call.name) | {"args": event.call.args}
                 return [self._chunk("tool-call", payload)]
+            case events.Delegated():
+                below = self._below.setdefault(event.call_id, Chunks(""))
+                return self._output(event.call_id, below.of(event.event))
+            case events.DataTold():
+                return [{"type": event.type, "runId": self._run_id, "data": event.data}]
             case events.CallFinished():
-                return [self._outcome(event.outcome)]
+                return [*self._cut_below(event.outcome), self._outcome(event.outcome)]
             case events.StepFinished():
                 self._steps.append(event.step)
                 end = self._end(event.step.response.finish_reason, continued=event.continues, steps=(event.step,))
@@ -89,7 +101,25 @@ class Chunks:
             case _:
                 raise AssertionError(event)
 
+    def _output(self, call_id: str, chunks: Iterable[Chunk]) -> list[Chunk]:
+        return [self._come_up(call_id, chunk) for chunk in chunks]
+
+    def _come_up(self, call_id: str, chunk: Chunk) -> Chunk:
+        """What a sub-agent told, as its supervisor's stream tells it."""
+        if chunk["type"].startswith("data-") and not chunk.get("transient"):
+            return {**chunk, "runId": self._run_id}
+        payload = _call(call_id, self._names.get(call_id, "")) | {"output": chunk}
+        return {**self._chunk("tool-output", payload), "from": "USER"}
+
+    def _cut_below(self, done: CallOutcome) -> list[Chunk]:
+        """The end of a sub-agent's stream that failed half-way: what its supervisor is told, not its cause (DEL-23)."""
+        below = self._below.pop(done.call.id, None)
+        if below is None or not below.is_running:
+            return []
+        return self._output(done.call.id, below.failed(ToolFailed(done.error or "The sub-agent failed")))
+
     def _finished(self, result: TurnResult) -> list[Chunk]:
+        self.is_running = False
         if result.tripwire is not None:
             tripwire = self._chunk("tripwire", reply.tripwire(result.tripwire))
             return [tripwire, self._chunk("finish", self._end("other", continued=False))]

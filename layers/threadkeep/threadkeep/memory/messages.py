@@ -35,6 +35,15 @@ def tool_part(call_id: str, name: str, args: Json, outcome: Content, at: Millis)
     return {"type": "tool-invocation", "toolInvocation": invocation, "createdAt": at}
 
 
+def data_part(type: str, data: Json) -> Content:
+    """Data for user interfaces that a tool has told (DEL-26); `type` begins with `data-`. No model sees it."""
+    return {"type": type, "data": data}
+
+
+def is_data(part: Content) -> bool:
+    return str(part.get("type", "")).startswith("data-")
+
+
 def content(parts: list[Content], metadata: Content | None = None) -> Content:
     """A stored content, with a flat copy of its last text; a long text is kept once, the parts tell it (MS-1)."""
     stored: Content = {"format": 2, "parts": parts}

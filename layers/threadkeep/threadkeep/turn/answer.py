@@ -7,7 +7,7 @@ from threadkeep import clock
 from threadkeep.errors import TooLarge
 from threadkeep.jsontext import Json
 from threadkeep.memory import budget, signals
-from threadkeep.memory.messages import with_metadata
+from threadkeep.memory.messages import Content, with_metadata
 from threadkeep.memory.working_memory import stripping
 from threadkeep.models.port import Model, ModelRequest
 from threadkeep.storage import rules
@@ -16,6 +16,7 @@ from threadkeep.turn import client_results, structured
 from threadkeep.turn.course import Course
 from threadkeep.turn.delegation import forwarding
 from threadkeep.turn.delegation.delegations import Delegations
+from threadkeep.turn.events import DataTold
 from threadkeep.turn.live import Live
 from threadkeep.turn.loop import Loop, answer_message
 from threadkeep.turn.message_list import MessageList, RunMessage, messages_of
@@ -204,9 +205,18 @@ class Run:
         return None if wanted is None or last.tool_calls else structured.read(wanted, last.text)
 
     def _tool_context(self, call_id: str) -> ToolContext:
+        async def told(part: Content) -> None:
+            await self._live.tell(DataTold(call_id, part["type"], part["data"]))
+
         facts = self._pipeline.facts
         return ToolContext(
-            facts.agent_id, facts.run_id, call_id, facts.thread_id, facts.resource_id, facts.request_context
+            facts.agent_id,
+            facts.run_id,
+            call_id,
+            facts.thread_id,
+            facts.resource_id,
+            facts.request_context,
+            watcher=told,
         )
 
     def _remembered(self) -> tuple[Message, ...]:

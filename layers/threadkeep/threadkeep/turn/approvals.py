@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from threadkeep import clock
 from threadkeep.errors import AccessDenied, Conflict, DeadlineExceeded, NotFound, ThreadGone, ThreadkeepError
 from threadkeep.memory import signals
+from threadkeep.memory.messages import Content
 from threadkeep.models.port import ToolCall
 from threadkeep.storage.port import (
     Include,
@@ -30,6 +31,7 @@ from threadkeep.turn.delegation import forwarding
 from threadkeep.turn.delegation.delegations import Delegations
 from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.events import Event
+from threadkeep.turn.live import outcome_told, shown_always, shows_delegated
 from threadkeep.turn.message_list import MessageList, RunMessage
 from threadkeep.turn.plan import Plan, own_context, planned
 from threadkeep.turn.processors.base import Aborted, RunFacts
@@ -180,7 +182,7 @@ class _Decided:
             raise Conflict(f"The call was {'approved' if call.approved else 'declined'} already")
         resumed = _resumed(run, call, messages)
         await self._tell_call(call, resumed.step.response.tool_calls)
-        await self._tell(*(events.CallFinished(o) for o in resumed.step.outcomes if o.call.id == call.id))
+        await self._tell(*(e for o in resumed.step.outcomes if o.call.id == call.id for e in outcome_told(o)))
         return _Outcome(call, resumed, thread)
 
     async def _taken(
@@ -217,7 +219,7 @@ class _Decided:
         if not self.decision.approved:
             return CallOutcome.declined(call, self.decision.reason), None
         agent, request = self.agent, self.request
-        context = ToolContext(agent.id, request.run_id, call.id, thread.id, thread.resource_id, request.request_context)
+        context = self._context(call, thread)
         tools = {**agent.tools, **await self._delegating(call, thread)}
         done = await run_call(tools[call.name], call, context) if call.name in tools else None
         facts = RunFacts(request.run_id, agent.id, thread.id, thread.resource_id, request.request_context, thread)
@@ -227,11 +229,19 @@ class _Decided:
         except (Aborted, ThreadkeepError) as error:
             return failed(call, _HELD_BACK), error
 
+    def _context(self, call: ToolCall, thread: Thread) -> ToolContext:
+        async def told(part: Content) -> None:
+            await self._tell(events.DataTold(call.id, part["type"], part["data"]))
+
+        run_id, context = self.request.run_id, self.request.request_context
+        return ToolContext(self.agent.id, run_id, call.id, thread.id, thread.resource_id, context, watcher=told)
+
     async def _delegating(self, call: ToolCall, thread: Thread) -> Mapping[str, Tool]:
         """The tools that delegate, if the call is one of theirs. The sub-agent sees the thread as it is stored."""
         request = replace(self.request, began=clock.now())
         delegator = self.services.delegator or InProcess(run_turn)
-        made = Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True)
+        tell = self._tell_delegated if request.watcher is not None else None
+        made = Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True, tell=tell)
         if call.name in made.tools:
             loaded = await self.plan.storage.load_turn(thread.id, last_messages=self.plan.window or _FORWARDED)
             shown = MessageList(messages=tuple(map(RunMessage.stored, loaded.history))).prompt()
@@ -245,7 +255,7 @@ class _Decided:
     ) -> tuple[SuspendedRun, MessageUpdate]:
         """The record and the answer once the outcome is stored. A run that cannot go on by itself is over then."""
         answer = next(m for m in messages if m.id == call.message_id)
-        content = suspension.answered(answer.content, call.id, outcome.stored)
+        content = suspension.answered(answer.content, call.id, outcome)
         decided = tuple(replace(c, approved=self.decision.approved) if c == call else c for c in run.calls)
         after = replace(run, calls=decided, revision=run.revision + 1)
         if not after.waiting and (suspension.waits_for_caller(content) or suspension.steps_left(run) == 0):
@@ -276,6 +286,11 @@ class _Decided:
     async def _tell_call(self, call: SuspendedCall, made: tuple[ToolCall, ...]) -> None:
         await self._tell(events.RunResumed(self.request.run_id, self.agent.id, call.message_id))
         await self._tell(*(events.CallMade(m) for m in made if m.id == call.id))
+
+    async def _tell_delegated(self, call_id: str, event: Event) -> None:
+        told = events.Delegated(call_id, event)
+        if shows_delegated(self.plan.outputs) or shown_always(told):
+            await self._tell(told)
 
     async def _tell(self, *told: Event) -> None:
         if self.request.watcher is not None:

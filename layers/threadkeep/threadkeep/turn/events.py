@@ -7,7 +7,7 @@ Text and reasoning are told in the pieces in which the model says them.
     RunStarted
       StepStarted
         ReasoningDelta*  TextDelta*  (CallStarted CallDelta* CallEnded)*
-        CallMade*  Delegated*  CallFinished*
+        CallMade*  (Delegated | DataTold)*  CallFinished*
       StepFinished
       ...
     TitleGiven?
@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from threadkeep.clock import Millis
+from threadkeep.jsontext import Json
 from threadkeep.models.port import ReasoningDelta, TextDelta, ToolCall
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import CallOutcome
@@ -92,6 +93,15 @@ class Delegated:
 
 
 @dataclass(frozen=True, slots=True)
+class DataTold:
+    """Data for user interfaces that the tool of this call tells (DEL-26); `type` begins with `data-`."""
+
+    call_id: str
+    type: str
+    data: Json
+
+
+@dataclass(frozen=True, slots=True)
 class CallFinished:
     outcome: CallOutcome
 
@@ -137,6 +147,7 @@ Event = (
     | CallEnded
     | CallMade
     | Delegated
+    | DataTold
     | CallFinished
     | StepFinished
     | TitleGiven
@@ -144,3 +155,10 @@ Event = (
     | RunFinished
 )
 Sink = Callable[[Event], Awaitable[None]]
+
+
+def told_below(event: Event) -> Event:
+    """What is told in the end, however many sub-agents pass it on."""
+    while isinstance(event, Delegated):
+        event = event.event
+    return event

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from threadkeep import clock
+from threadkeep.memory.messages import Content, data_part
 from threadkeep.models import port
 from threadkeep.models.port import ModelChunk, ModelResponse, ToolCall, Usage
 from threadkeep.turn import events
@@ -12,10 +13,13 @@ from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.processors.base import Processor
 from threadkeep.turn.processors.pipeline import Pipeline
 from threadkeep.turn.result import Step, TurnResult
-from threadkeep.turn.tools import CallOutcome
+from threadkeep.turn.tools import CallOutcome, failed
 
-_ANSWER = (events.TextDelta, events.ReasoningDelta, events.CallFinished)  # what a watcher has seen of an answer
+# What a watcher has seen of an answer.
+_ANSWER = (events.TextDelta, events.ReasoningDelta, events.CallFinished, events.DataTold)
 _ANSWER_HOOKS = ("process_llm_response", "process_output_step", "process_output_result")
+_PIECE_HOOKS = ("process_output_stream", "process_tool_result")
+_CUT_OFF = "The run was cut off before the call had ended"
 
 
 @dataclass(slots=True)
@@ -23,7 +27,8 @@ class Live:
     """What is told to a watcher, and what a cut run has said so far.
 
     Text is withheld until the run is finished where an output processor may still change it: one that edits
-    answers and has no `process_output_stream`. `sink` None means that nobody watches.
+    answers and has no `process_output_stream`. What sub-agents say is not told where a processor may change what
+    it becomes. `sink` None means that nobody watches.
     """
 
     sink: Sink | None = None
@@ -32,15 +37,20 @@ class Live:
     reasoned: str = ""
     spoke: bool = False  # whether a watcher has seen any of the answer
     _withheld: bool = field(default=False, init=False)
+    _shows_delegated: bool = field(default=True, init=False)
+    _made: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall], init=False)  # in the step that goes on
+    _seen: dict[str, list[Content]] = field(default_factory=dict[str, list[Content]], init=False)  # data, by such calls
 
     async def tell(self, *told: Event) -> None:
         if self.sink is not None and not self._withheld:
             for event in told:
-                self.spoke = self.spoke or isinstance(event, _ANSWER)
-                await self.sink(event)
+                if self._shows_delegated or shown_always(event):
+                    self._note_seen(event)
+                    await self.sink(event)
 
     def withhold(self, outputs: Sequence[Processor]) -> None:
         self._withheld = any(map(_may_change_later, outputs))
+        self._shows_delegated = shows_delegated(outputs)
 
     async def started(self, run_id: str, agent_id: str, resumed: Step | None = None) -> None:
         """Told even where the answer is withheld: it opens the reply, or goes on with it behind a resumed step."""
@@ -53,7 +63,7 @@ class Live:
             await self.sink(events.StepFinished(resumed, continues=True))
 
     async def step_started(self) -> None:
-        self.said = self.reasoned = ""
+        self.step_kept()
         await self.tell(events.StepStarted(clock.now()))
 
     async def heard(self, chunks: AsyncGenerator[ModelChunk], pipeline: Pipeline) -> ModelResponse:
@@ -71,11 +81,15 @@ class Live:
         assert response is not None, "a model's stream ends with Finished"
         return response
 
+    def step_kept(self) -> None:
+        """What was said is in a step now; a cut leaves no other step of it."""
+        self.said = self.reasoned = ""
+        self._made, self._seen = {}, {}
+
     async def calls_finished(self, outcomes: Sequence[CallOutcome]) -> None:
         await self.tell(*map(events.CallFinished, outcomes))
 
     async def step_finished(self, step: Step, *, continues: bool) -> None:
-        self.said = self.reasoned = ""
         await self.tell(events.StepFinished(step, continues))
 
     async def finished(self, result: TurnResult) -> None:
@@ -95,11 +109,25 @@ class Live:
             await self.tell(*_retold(step, continues=number < len(result.steps)))
 
     def cut_step(self, started: int) -> Step | None:
-        """The step that was going on when the run was cut, with what was said of it; None if nothing was."""
-        if not self.said and not self.reasoned:
+        """The step that was going on when the run was cut, with what was seen of it; None if nothing was.
+
+        Of its calls those whose tools or sub-agents had something to say by then.
+        """
+        calls = tuple(call for id, call in self._made.items() if id in self._seen)
+        if not self.said and not self.reasoned and not calls:
             return None
-        response = ModelResponse(self.said, (), "other", Usage(), "", reasoning=self.reasoned)
-        return Step(response, (), started, clock.now())
+        response = ModelResponse(self.said, calls, "other", Usage(), "", reasoning=self.reasoned)
+        outcomes = (replace(failed(call, _CUT_OFF), told=tuple(self._seen[call.id])) for call in calls)
+        return Step(response, tuple(outcomes), started, clock.now())
+
+    def _note_seen(self, event: Event) -> None:
+        below = events.told_below(event)
+        self.spoke = self.spoke or isinstance(below, _ANSWER)
+        if isinstance(event, events.CallMade):
+            self._made[event.call.id] = event.call
+        elif isinstance(event, events.Delegated | events.DataTold) and isinstance(below, _ANSWER):
+            seen = self._seen.setdefault(event.call_id, [])
+            seen += [data_part(below.type, below.data)] if isinstance(below, events.DataTold) else []
 
     def _note(self, chunk: ModelChunk) -> None:
         if isinstance(chunk, port.TextDelta):
@@ -108,10 +136,29 @@ class Live:
             self.reasoned += chunk.text
 
 
+def shows_delegated(outputs: Sequence[Processor]) -> bool:
+    """Whether watchers may see what sub-agents say while they say it: no processor changes pieces or results (PR-3)."""
+    return not any(_has_own(processor, _PIECE_HOOKS) for processor in outputs)
+
+
+def shown_always(event: Event) -> bool:
+    """Whether an event is no sub-agent's own word: data are meant for whoever watches."""
+    return not isinstance(event, events.Delegated) or isinstance(events.told_below(event), events.DataTold)
+
+
+def outcome_told(outcome: CallOutcome) -> list[Event]:
+    """What was told of a call that is over, with the data of its tool."""
+    told = [events.DataTold(outcome.call.id, part["type"], part["data"]) for part in outcome.told]
+    return [*told, events.CallFinished(outcome)]
+
+
 def _may_change_later(processor: Processor) -> bool:
-    own = type(processor)
-    edits = any(getattr(own, hook) is not getattr(Processor, hook) for hook in _ANSWER_HOOKS)
-    return edits and own.process_output_stream is Processor.process_output_stream
+    edits = _has_own(processor, _ANSWER_HOOKS)
+    return edits and type(processor).process_output_stream is Processor.process_output_stream
+
+
+def _has_own(processor: Processor, hooks: Sequence[str]) -> bool:
+    return any(getattr(type(processor), hook) is not getattr(Processor, hook) for hook in hooks)
 
 
 def _event(chunk: ModelChunk) -> Event:
@@ -136,5 +183,5 @@ def _retold(step: Step, *, continues: bool) -> list[Event]:
     if response.text:
         told.append(events.TextDelta(response.text))
     told += map(events.CallMade, response.tool_calls)
-    told += map(events.CallFinished, step.outcomes)
+    told += (event for outcome in step.outcomes for event in outcome_told(outcome))
     return told if step.asking else [*told, events.StepFinished(step, continues)]

@@ -64,9 +64,10 @@ class Loop:
         await self.live.tell(*map(events.CallMade, response.tool_calls))
         done = await run_calls(response.tool_calls, self.tools, self.context, self.course.delegations.run)
         outcomes = tuple([await self.finished(outcome) for outcome in done])
-        await self.live.calls_finished(outcomes)
         asking = frozenset(call.id for call in response.tool_calls if asks(call, self.tools))
         self.steps.append(Step(response, outcomes, started, answered, asking))
+        self.live.step_kept()
+        await self.live.calls_finished(outcomes)
         if self.on_step is not None:
             await self.on_step(self.steps[-1])
         return self.steps[-1]
@@ -110,10 +111,12 @@ def _parts(step: Step) -> list[Content]:
         parts.append({"type": "reasoning", "reasoning": step.response.reasoning, "createdAt": step.ended})
     if step.response.text:
         parts.append(messages.text_part(step.response.text, step.ended))
-    done = {outcome.call.id: outcome.stored for outcome in step.outcomes}
+    done = {outcome.call.id: outcome for outcome in step.outcomes}
     for call in step.response.tool_calls:
-        outcome = done.get(call.id, {"state": "approval-requested" if call.id in step.asking else "call"})
-        parts.append(messages.tool_part(call.id, call.name, call.args, outcome, step.ended))
+        outcome = done.get(call.id)
+        waits: Content = {"state": "approval-requested" if call.id in step.asking else "call"}
+        state, told = (outcome.stored, outcome.told) if outcome else (waits, ())
+        parts += [messages.tool_part(call.id, call.name, call.args, state, step.ended), *told]
     return parts
 
 

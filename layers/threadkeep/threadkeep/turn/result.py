@@ -131,7 +131,7 @@ def _shown(step: Step, parts: Sequence[Content], calls: dict[str, ToolCall], out
         step,
         response=response,
         asking=step.asking & left.keys(),
-        outcomes=tuple(_outcome(outcomes[id], i) for id, i in left.items() if id in outcomes),
+        outcomes=tuple(_outcome(outcomes[id], i, parts) for id, i in left.items() if id in outcomes),
     )
 
 
@@ -143,6 +143,7 @@ def _call(known: ToolCall, invocation: Content) -> ToolCall:
     return replace(known, args=jsontext.as_object(invocation.get("args")) or {})
 
 
-def _outcome(known: CallOutcome, invocation: Content) -> CallOutcome:
+def _outcome(known: CallOutcome, invocation: Content, parts: Sequence[Content]) -> CallOutcome:
     error = str(invocation.get("errorText", "")) if known.error is not None else None
-    return replace(known, call=_call(known.call, invocation), result=invocation.get("result"), error=error)
+    told = tuple(part for part in known.told if part in parts)
+    return replace(known, call=_call(known.call, invocation), result=invocation.get("result"), error=error, told=told)

@@ -1,7 +1,10 @@
 """The steps of a run as its stored answer tells them: for runs that are told again, and for those that go on later."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from threadkeep import jsontext
-from threadkeep.memory.messages import Content, parts_of
+from threadkeep.memory.messages import Content, is_data, parts_of
 from threadkeep.models.port import ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import Message
 from threadkeep.turn.result import Step
@@ -33,9 +36,23 @@ def _step(parts: list[Content], model: str, at: int) -> Step:
     reasoning = "".join(str(p.get("reasoning", "")) for p in parts if p.get("type") == "reasoning")
     made: list[Content] = [p["toolInvocation"] for p in parts if p.get("type") == "tool-invocation"]
     response = ModelResponse(text, tuple(map(_call, made)), "tool-calls", Usage(), model, reasoning=reasoning)
-    outcomes = tuple(CallOutcome.read(i) for i in made if i["state"] not in _OPEN)
+    told = _told(parts)
+    done = (CallOutcome.read(i) for i in made if i["state"] not in _OPEN)
+    outcomes = tuple(replace(outcome, told=tuple(told.get(outcome.call.id, ()))) for outcome in done)
     asking = frozenset(str(i["toolCallId"]) for i in made if i["state"] == "approval-requested")
     return Step(response, outcomes, at, at, asking)
+
+
+def _told(parts: Iterable[Content]) -> dict[str, list[Content]]:
+    """The data parts by the call behind which they stand."""
+    told: dict[str, list[Content]] = {}
+    call_id = ""
+    for part in parts:
+        if part.get("type") == "tool-invocation":
+            call_id = part["toolInvocation"]["toolCallId"]
+        elif is_data(part):
+            told.setdefault(call_id, []).append(part)
+    return told
 
 
 def _call(invocation: Content) -> ToolCall:

@@ -13,7 +13,7 @@ from threadkeep.turn.context import RUN_KEY, RequestContext
 from threadkeep.turn.request import Conversation, InputMessage, TurnAgent, TurnRequest
 from threadkeep.turn.result import Step
 from threadkeep.turn.structured import StructuredOutput
-from threadkeep.turn.tools import Tool
+from threadkeep.turn.tools import CallOutcome, Tool
 
 WAITING = "approval-requested"
 PENDING_KEY = "pendingToolApprovals"  # in the metadata of an answer: what user interfaces read after a reload
@@ -91,9 +91,9 @@ def told(call: SuspendedCall) -> Content:
     }
 
 
-def answered(content: Content, call_id: str, outcome: Content) -> Content:
+def answered(content: Content, call_id: str, outcome: CallOutcome) -> Content:
     """A stored answer in which the call that waits has its outcome, and is noted as waiting no more."""
-    parts = [_answered(part, call_id, outcome) for part in parts_of(content)]
+    parts = [new for part in parts_of(content) for new in _answered(part, call_id, outcome)]
     metadata = dict(jsontext.as_object(content.get("metadata")) or {})
     notes = {k: v for k, v in (jsontext.as_object(metadata.pop(PENDING_KEY, None)) or {}).items() if k != call_id}
     metadata |= {PENDING_KEY: notes} if notes else {}
@@ -195,8 +195,8 @@ def _invocations(content: Content) -> list[Content]:
     return [i for p in parts_of(content) if (i := jsontext.as_object(p.get("toolInvocation"))) is not None]
 
 
-def _answered(part: Content, call_id: str, outcome: Content) -> Content:
+def _answered(part: Content, call_id: str, outcome: CallOutcome) -> list[Content]:
     invocation = jsontext.as_object(part.get("toolInvocation"))
     if invocation is None or invocation.get("toolCallId") != call_id or invocation.get("state") != WAITING:
-        return part
-    return {**part, "toolInvocation": {**invocation, **outcome}}
+        return [part]
+    return [{**part, "toolInvocation": {**invocation, **outcome.stored}}, *outcome.told]

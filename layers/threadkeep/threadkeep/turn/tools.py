@@ -7,26 +7,30 @@ with its result (`threadkeep.turn.client_results`). A call that needs a person's
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from pydantic_core import to_jsonable_python
 
 from threadkeep import jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
 from threadkeep.memory.history import DECLINED, result_text, tool_text
-from threadkeep.memory.messages import Content
+from threadkeep.memory.messages import Content, data_part
 from threadkeep.models.port import ToolCall, ToolResult, ToolSpec
 from threadkeep.turn.context import RequestContext
 
 CONCURRENCY = 10  # calls of one step that run at the same time (LOOP-12)
 _EXCERPT = 200
+_DATA = re.compile(r"data-(?!user-message$|thread-title$|om-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Who calls a tool: handed to every tool that asks for it."""
+    """Who calls a tool: handed to every tool that asks for it. `told` is what the tool has told so far."""
 
     agent_id: str
     run_id: str
@@ -34,6 +38,22 @@ class ToolContext:
     thread_id: str | None
     resource_id: str | None
     request_context: RequestContext
+    told: list[Content] = field(default_factory=list[Content])
+    watcher: Callable[[Content], Awaitable[None]] | None = None
+
+    async def tell(self, type: str, data: Json) -> None:
+        """Tell user interfaces some data while the tool runs: a chunk of the stream, and a part of the stored answer.
+
+        What a sub-agent's tool tells stands in the answers of all agents above it, too (DEL-26); no model sees it.
+        `type` is `data-` and a name of yours. Raises `ValueError` for another type, for one that the house uses
+        itself, and for data that JSON cannot say.
+        """
+        if not _DATA.fullmatch(type):
+            raise ValueError(f"a tool tells data of a type such as data-progress, of its own, not {type!r}")
+        part = data_part(type, jsontext.loads(jsontext.dumps(to_jsonable_python(data))))
+        self.told.append(part)
+        if self.watcher is not None:
+            await self.watcher(part)
 
 
 class ToolInputInvalid(Exception):
@@ -76,7 +96,7 @@ class CallOutcome:
     """A finished call: `result` for the caller, or `error`; `answer` for the model.
 
     A call that a person declined did not run: `denial` is then `{"id", "approved": False, "reason"?}`, and
-    `error` says so.
+    `error` says so. `told` are the data parts that the tool told, or the tools of the sub-agents below it.
     """
 
     call: ToolCall
@@ -84,6 +104,7 @@ class CallOutcome:
     error: str | None
     answer: ToolResult
     denial: Content | None = None
+    told: tuple[Content, ...] = ()
 
     @classmethod
     def done(cls, call: ToolCall, result: Json) -> "CallOutcome":
@@ -108,7 +129,7 @@ class CallOutcome:
 
     def with_result(self, result: Json) -> "CallOutcome":
         """The same call, finished with another result."""
-        return CallOutcome.done(self.call, result)
+        return replace(CallOutcome.done(self.call, result), told=self.told)
 
     @property
     def stored(self) -> Content:
@@ -210,6 +231,11 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolConte
 
 async def run_call(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome | None:
     """Run one call of a tool; None if the caller has to."""
+    outcome = await _ran(tool, call, context)
+    return replace(outcome, told=tuple(context.told)) if outcome and context.told else outcome
+
+
+async def _ran(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome | None:
     if call.invalid is not None:
         return CallOutcome.done(call, validation_result(call, {"root": "expected a JSON object"}))
     if tool.run is None:

@@ -111,7 +111,8 @@ class Delegations:
         outcomes: list[CallOutcome] = []
         for b in begun:  # one after the other, so that results are named in the order of the calls
             if b.order is not None and b.told is not None:
-                outcomes.append(await self._ended(b.call, b.order, b.told, by_id[b.order.id]))
+                report = by_id[b.order.id]
+                outcomes.append(replace(await self._ended(b.call, b.order, b.told, report), told=report.told))
             elif b.outcome is not None:
                 outcomes.append(b.outcome)
         return tuple(outcomes)
@@ -121,6 +122,7 @@ class Delegations:
 
         async def alone(args: dict[str, Json], context: ToolContext) -> Json:
             (outcome,) = await self.run([ToolCall(context.call_id, name, args)])
+            context.told.extend(outcome.told)
             if outcome.error is not None:
                 raise ToolRefused(outcome.error)
             return outcome.result

@@ -82,8 +82,8 @@ class Order:
 class Report:
     """What came of an order: a text and what goes with it, or a failure.
 
-    `tool_results` as in `DelegationResult`; `delegations` counts those that were made below. `reason` is for logs and
-    hooks, never for a model (DEL-23). `duration` is in milliseconds.
+    `tool_results` as in `DelegationResult`; `delegations` counts those that were made below. `told` are the data parts
+    of the answer (DEL-26). `reason` is for logs and hooks, never for a model (DEL-23). `duration` is in milliseconds.
     """
 
     id: str
@@ -97,14 +97,16 @@ class Report:
     failure: Failure | None = None
     reason: str = ""
     duration: Millis = 0
+    told: tuple[Content, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        return {**asdict(self), "tool_results": list(self.tool_results)}
+        return {**asdict(self), "tool_results": list(self.tool_results), "told": list(self.told)}
 
     @classmethod
     def read(cls, body: dict[str, Json]) -> "Report":
         """A report as `to_json` wrote it."""
-        read: dict[str, Any] = {"tool_results": tuple(body["tool_results"]), "usage": Usage(**body["usage"])}
+        rows = {name: tuple(body[name]) for name in ("tool_results", "told")}
+        read: dict[str, Any] = {**rows, "usage": Usage(**body["usage"])}
         return cls(**{**body, **read})
 
 

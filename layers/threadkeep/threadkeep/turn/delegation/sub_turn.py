@@ -11,6 +11,7 @@ from threadkeep import clock, ids
 from threadkeep.clock import Millis
 from threadkeep.errors import ConfigurationError, Conflict, DeadlineExceeded
 from threadkeep.jsontext import Json
+from threadkeep.memory.messages import is_data, parts_of
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import Model
 from threadkeep.storage.port import Origin
@@ -137,6 +138,9 @@ def _report(order: Order, used: Conversation | None, result: TurnResult, duratio
         failure="failed" if result.tripwire else None,
         reason=result.tripwire.reason if result.tripwire else "",
         duration=duration,
+        told=tuple(
+            part for m in result.messages if m.role == "assistant" for part in parts_of(m.content) if is_data(part)
+        ),
     )
 
 
