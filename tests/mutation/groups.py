@@ -92,11 +92,17 @@ GROUPS = (
             _part(
                 "storage/dynamodb/requests.py", *_on_table("sub or del6 or h17 or deleted"), only="link not_deleting"
             ),
-            _part("storage/dynamodb/purges.py", *_on_table("sub or with_a_thread or go_with"), only="_bury _bury_subs"),
+            _part(
+                "storage/dynamodb/purges.py",
+                *_on_table(
+                    "sub or go_with or with_a_thread_go or purge_is_bounded", "tests/contract/test_dynamodb_journals.py"
+                ),
+                only="_bury _bury_subs _forget_journals",
+            ),
             _part(
                 "storage/dynamodb/journals.py",
-                *_on_table("run or entr or commit", "tests/contract/test_dynamodb_journals.py"),
-                only="guarded _if_in _free create_run list_runs",
+                *_on_table("a_run or runs_of or commit_within or last_commit"),
+                only="guarded _if_in _change create_run list_runs",
             ),
             _part(
                 "storage/dynamodb/part.py",
