@@ -22,6 +22,7 @@ from threadkeep.storage.port import Storage
 from threadkeep.turn.after import finish_turn
 from threadkeep.turn.approvals import Decision, decide, suspended_run
 from threadkeep.turn.context import SPEAKER_KEY, RequestContext
+from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.delegation.options import Delegation, Limits, OnIteration
 from threadkeep.turn.events import Event, Sink
 from threadkeep.turn.input import input_messages
@@ -132,24 +133,48 @@ async def prepared(
 async def run_in_process(
     agent: TurnAgent, request: TurnRequest, storage: Storage | None, hooks: Hooks, run: Run = run_turn
 ) -> TurnResult:
-    """Run a turn, then what is due after it (TT-2), and tell the hooks (LOOP-10).
+    """Run a turn, then what is due after it and after those of its sub-agents (TT-2), and tell the hooks (LOOP-10).
 
     `run` is what runs it. `storage` None means the memory's own, or one that this process shares and forgets
     when it ends. A title whose model is down stays due; it does not fail the turn.
     """
-    agent, models = _named_model(agent)
-    services = Services(storage or _shared_store(), models)
+    due: list[_Due] = []
+    services = Services(storage or _shared_store(), _shared_models(), InProcess(_noting(run_turn, due)))
     if hooks.step is not None:
         request = replace(request, on_step=_awaited(hooks.step))
-    result = await run(agent, request, services)
-    if result.thread is not None:
-        used = planned(agent, own_context(agent, request), services).storage
-        title = await _titled(Services(used, models), result.thread.id, request.run_id)
-        if title and title != result.thread.title and hooks.title is not None:
+    result = await _noting(run, due)(agent, request, services)
+    for turn in due:
+        title, own = await _titled(turn), result.thread is not None and turn.thread_id == result.thread.id
+        if own and title and title != turn.title and hooks.title is not None:
             await _awaited(hooks.title)(title)
     if hooks.finish is not None:
         await _awaited(hooks.finish)(result)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What may be due after a turn: the title of its thread, whose title it was then."""
+
+    services: Services
+    thread_id: str
+    run_id: str
+    title: str
+
+
+def _noting(run: Run, due: list[_Due]) -> Run:
+    """`run` for agents with any kind of model; it notes each turn after which something may be due."""
+
+    async def noted(agent: TurnAgent, request: TurnRequest, services: Services) -> TurnResult:
+        agent, models = _named_model(agent)
+        services = replace(services, models=models)
+        result = await run(agent, request, services)
+        if result.thread is not None:
+            used = planned(agent, own_context(agent, request), services).storage
+            due.append(_Due(Services(used, models), result.thread.id, request.run_id, result.thread.title))
+        return result
+
+    return noted
 
 
 async def resume_in_process(
@@ -240,12 +265,12 @@ def _named_model(agent: TurnAgent) -> tuple[TurnAgent, Models]:
     return replace(agent, model=f"{provider}/{agent.id}"), Models(adapters=adapters)
 
 
-async def _titled(services: Services, thread_id: str, run_id: str) -> str:
+async def _titled(turn: _Due) -> str:
     try:
-        await finish_turn(services, thread_id, run_id)
+        await finish_turn(turn.services, turn.thread_id, turn.run_id)
     except ModelUnavailable:
-        _log.warning("no title for thread %s yet", thread_id, exc_info=True)
-    thread = await services.storage.get_thread(thread_id)
+        _log.warning("no title for thread %s yet", turn.thread_id, exc_info=True)
+    thread = await turn.services.storage.get_thread(turn.thread_id)
     return thread.title if thread else ""
 
 

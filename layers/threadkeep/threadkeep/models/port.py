@@ -110,6 +110,11 @@ class Usage:
             self.cached_input_tokens + other.cached_input_tokens,
         )
 
+    @property
+    def total_tokens(self) -> int:
+        """What was read and written."""
+        return self.input_tokens + self.output_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:

@@ -93,7 +93,7 @@ class Run:
         self._updates = await self.finished_updates()
         resumed = self._request.resumes.messages if self._request.resumes else ()
         behind = (*map(_behind, resumed), *map(_answered_call, self._updates))
-        opening = await self._pipeline.input(opening.plus(*behind))
+        opening = await self._pipeline.input(opening.plus(*behind, *self._course.resumed()))
         check_fits(opening, self._updates)
         self._model.messages = opening
         await self._run_steps(opening, name)

@@ -8,12 +8,11 @@ until the deadline; only then a repeat may run the tool once more, with the same
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from threadkeep import clock
 from threadkeep.errors import AccessDenied, Conflict, DeadlineExceeded, NotFound, ThreadGone, ThreadkeepError
-from threadkeep.memory import signals
+from threadkeep.memory import history, signals
 from threadkeep.memory.messages import Content
 from threadkeep.models.port import ToolCall
 from threadkeep.storage.port import (
@@ -40,13 +39,14 @@ from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Repeatable, Resumed, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
 from threadkeep.turn.run import run_turn
-from threadkeep.turn.stored_steps import metadata_of, stored_steps
-from threadkeep.turn.tools import CallOutcome, Tool, ToolContext, failed, run_call, unknown
+from threadkeep.turn.stored_steps import before_last_step, metadata_of, stored_steps
+from threadkeep.turn.tools import CallOutcome, ToolContext, failed, run_call, unknown
 from threadkeep.turn.whole import whole
 
 _FORWARDED = 10  # messages that a sub-agent sees where the run itself loads none
 _ATTEMPTS = 8  # other writers of the same answer or thread that may come first
 _HELD_BACK = "The tool ran, but what it returned was held back"
+_NOT_FORWARDED = "The conversation was held back from the agent; it did not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +189,11 @@ class _Decided:
         self, run: SuspendedRun, call: SuspendedCall, thread: Thread, messages: tuple[Message, ...], hold: Hold
     ) -> _Outcome:
         """Run or decline a call that is ours alone, and store its outcome."""
-        made = ToolCall(call.id, call.name, call.args)
-        await self._tell_call(call, (made,))
-        outcome, stopped = await self._outcome(made, thread)
+        await self._tell_call(call, (ToolCall(call.id, call.name, call.args),))
+        delegations = self._delegations(run, call)
+        outcome, stopped = await self._outcome(call, thread, delegations)
         for _ in range(_ATTEMPTS):
-            after, update = self._after(run, call, messages, outcome)
+            after, update = self._after(run, call, messages, outcome, delegations)
             receipt = receipts.finished(hold.receipt) if hold.receipt else None
             try:
                 commit = TurnCommit(thread, (), updates=(update,), receipt=receipt, suspended=after)
@@ -214,18 +214,24 @@ class _Decided:
             return _Outcome(call, _resumed(after, call, tuple(now.values())), stored.thread, stopped)
         raise Conflict("The outcome of the call is not stored: others kept changing its answer")
 
-    async def _outcome(self, call: ToolCall, thread: Thread) -> tuple[CallOutcome, Aborted | ThreadkeepError | None]:
+    async def _outcome(
+        self, waiting: SuspendedCall, thread: Thread, delegations: Delegations | None
+    ) -> tuple[CallOutcome, Aborted | ThreadkeepError | None]:
         """What became of the call. A result that a processor refuses is not kept, but that the tool ran is."""
+        call = ToolCall(waiting.id, waiting.name, waiting.args)
         if not self.decision.approved:
             return CallOutcome.declined(call, self.decision.reason), None
-        agent, request = self.agent, self.request
+        tools = {**self.agent.tools, **(delegations.tools if delegations else {})}
         context = self._context(call, thread)
-        tools = {**agent.tools, **await self._delegating(call, thread)}
+        if delegations is not None:
+            try:
+                forwarded = await self._forwarded(waiting, thread)
+            except Aborted as aborted:
+                return failed(call, _NOT_FORWARDED), aborted
+            delegations.shown = lambda: forwarded
         done = await run_call(tools[call.name], call, context) if call.name in tools else None
-        facts = RunFacts(request.run_id, agent.id, thread.id, thread.resource_id, request.request_context, thread)
-        pipeline = Pipeline(self.plan.inputs, self.plan.outputs, facts, agent.max_processor_retries)
         try:
-            return await pipeline.tool_result(done or unknown(call, tools)), None
+            return await self._pipeline(thread).tool_result(done or unknown(call, tools)), None
         except (Aborted, ThreadkeepError) as error:
             return failed(call, _HELD_BACK), error
 
@@ -236,29 +242,50 @@ class _Decided:
         run_id, context = self.request.run_id, self.request.request_context
         return ToolContext(self.agent.id, run_id, call.id, thread.id, thread.resource_id, context, watcher=told)
 
-    async def _delegating(self, call: ToolCall, thread: Thread) -> Mapping[str, Tool]:
-        """The tools that delegate, if the call is one of theirs. The sub-agent sees the thread as it is stored."""
-        request = replace(self.request, began=clock.now())
+    def _pipeline(self, thread: Thread) -> Pipeline:
+        agent, request = self.agent, self.request
+        facts = RunFacts(request.run_id, agent.id, thread.id, thread.resource_id, request.request_context, thread)
+        return Pipeline(self.plan.inputs, self.plan.outputs, facts, agent.max_processor_retries)
+
+    def _delegations(self, run: SuspendedRun, call: SuspendedCall) -> Delegations | None:
+        """What delegates, if the call is approved and does."""
+        delegates = call.name in (history.DELEGATES + key for key in self.agent.agents)
+        if not delegates or not self.decision.approved:
+            return None
+        repeat = Repeatable(_key(run, call, "call"), "", waits=True, lasts=True, arrived=0)
+        request = replace(self.request, began=clock.now(), repeat=repeat)
         delegator = self.services.delegator or InProcess(run_turn)
         tell = self._tell_delegated if request.watcher is not None else None
-        made = Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True, tell=tell)
-        if call.name in made.tools:
-            loaded = await self.plan.storage.load_turn(thread.id, last_messages=self.plan.window or _FORWARDED)
-            shown = MessageList(messages=tuple(map(RunMessage.stored, loaded.history))).prompt()
-            hidden = frozenset(m.id for m in loaded.history if m.role == signals.ROLE)
-            forwarded = forwarding.conversation(shown, hidden, system_texts=False)
-            made.shown = lambda: forwarded
-        return made.tools
+        return Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True, tell=tell)
+
+    async def _forwarded(self, call: SuspendedCall, thread: Thread) -> tuple[RunMessage, ...]:
+        """What the sub-agent sees: the thread as it is stored, up to the step of the call, behind the filters."""
+        loaded = await self.plan.storage.load_turn(thread.id, last_messages=self.plan.window or _FORWARDED)
+        answer, rows = call.message_id, loaded.history
+        said = (replace(m, content=before_last_step(m.content)) if m.id == answer else m for m in rows)
+        pipeline = self._pipeline(thread)
+        entered = await pipeline.input(MessageList().plus(*map(RunMessage.stored, said)))
+        shown = await pipeline.request(entered.prompt())
+        hidden = frozenset(m.id for m in rows if m.role == signals.ROLE)
+        return forwarding.conversation(shown, hidden, system_texts=self.agent.delegation.system_texts)
 
     def _after(
-        self, run: SuspendedRun, call: SuspendedCall, messages: tuple[Message, ...], outcome: CallOutcome
+        self,
+        run: SuspendedRun,
+        call: SuspendedCall,
+        messages: tuple[Message, ...],
+        outcome: CallOutcome,
+        delegations: Delegations | None,
     ) -> tuple[SuspendedRun, MessageUpdate]:
         """The record and the answer once the outcome is stored. A run that cannot go on by itself is over then."""
         answer = next(m for m in messages if m.id == call.message_id)
         content = suspension.answered(answer.content, call.id, outcome)
         decided = tuple(replace(c, approved=self.decision.approved) if c == call else c for c in run.calls)
         after = replace(run, calls=decided, revision=run.revision + 1)
-        if not after.waiting and (suspension.waits_for_caller(content) or suspension.steps_left(run) == 0):
+        if delegations is not None:
+            after = suspension.having_delegated(after, delegations.left, delegations.feedback)
+        over = suspension.steps_left(run) == 0 or (delegations is not None and delegations.bailed)
+        if not after.waiting and (suspension.waits_for_caller(content) or over):
             after = replace(suspension.ended(after), revision=after.revision)
         return after, MessageUpdate(answer, content)
 

@@ -1,24 +1,21 @@
 """Whether a run goes on after a step: its limits, its hooks, and what these have to say to the model (DEL-18 to 21)."""
 
-import inspect
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from threadkeep import clock
 from threadkeep.errors import ProcessorFailed
 from threadkeep.memory.messages import with_metadata
 from threadkeep.models.port import Usage
+from threadkeep.turn import suspension
 from threadkeep.turn.delegation.delegations import Delegations
+from threadkeep.turn.delegation.hooks import HookFailed
 from threadkeep.turn.delegation.options import Iteration, IterationVerdict, LimitReached
 from threadkeep.turn.message_list import RunMessage
 from threadkeep.turn.request import TurnAgent, TurnRequest
 from threadkeep.turn.result import Step
 
 _FEEDBACK = {"completionResult": {"suppressFeedback": True}}  # in the metadata of a message that a hook has said
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -36,13 +33,22 @@ class Course:
     def max_steps(self) -> int:
         return self.request.max_steps or self.agent.max_steps
 
+    def heard(self, usage: Usage) -> None:
+        """Count what a model call used."""
+        self.delegations.used += usage.total_tokens
+
+    def resumed(self) -> list[RunMessage]:
+        """What hooks said of a delegation that was approved, as the model is told it when the run goes on."""
+        told = suspension.feedback_of(self.request.resumes.run) if self.request.resumes else ()
+        self.said += map(_feedback, told)
+        return [RunMessage.saying(text, "user", "context") for text in told]
+
     async def after(self, steps: Sequence[Step], continues: bool) -> tuple[bool, list[str]]:
         """Whether the model is asked again, given what the loop would do, and what it is told then.
 
         Raises `ProcessorFailed` where the iteration hook fails and its errors are not passed over.
         """
-        own = sum((step.response.usage for step in steps), Usage())
-        self.delegations.step, self.delegations.used = len(steps), own.input_tokens + own.output_tokens
+        self.delegations.step = len(steps)
         told, self.delegations.feedback = self.delegations.feedback, []
         if self._once_more:
             return False, []
@@ -50,9 +56,9 @@ class Course:
         if verdict.feedback:
             told = [*told, verdict.feedback]
         if verdict.go_on is False:
-            continues = self._once_more = bool(verdict.feedback) and len(steps) < self.max_steps
-        elif verdict.go_on and not steps[-1].pending:
-            continues = len(steps) < self.max_steps
+            continues = self._once_more = bool(verdict.feedback) and self._can_go_on(steps)
+        elif verdict.go_on:
+            continues = self._can_go_on(steps)
         if self.delegations.bailed:
             continues = False
         elif continues or self.delegations.reached:
@@ -63,25 +69,22 @@ class Course:
         self.said += map(_feedback, told)
         return True, told
 
+    def _can_go_on(self, steps: Sequence[Step]) -> bool:
+        """Whether the model can be asked again: no call waits for the caller, and a step is left."""
+        return not steps[-1].pending and len(steps) < self.max_steps
+
     def _over(self) -> LimitReached | None:
-        delegations, limits = self.delegations, self.delegations.limits
-        below = delegations.usage
-        if delegations.used + below.input_tokens + below.output_tokens >= limits.tokens:
+        limits = self.delegations.limits
+        if self.delegations.spent >= limits.tokens:
             return "max-tokens"
         return "max-seconds" if clock.now() >= self.request.began + int(limits.seconds * 1000) else None
 
     async def _asked(self, steps: Sequence[Step], continues: bool) -> IterationVerdict:
-        hook = self.agent.on_iteration
-        if hook is None:
-            return IterationVerdict()
+        hook, hooks = self.agent.on_iteration, self.delegations.hooks
         try:
-            answer: Any = hook(self._iteration(steps, continues))
-            verdict: IterationVerdict | None = await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # a hook may raise anything
-            _log.warning("iteration hook failed", exc_info=True)
-            if self.agent.delegation.hook_errors == "throw":
-                raise ProcessorFailed(f"The iteration hook of agent {self.agent.id} failed") from error
-            return IterationVerdict()
+            verdict = await hooks.ask("onIterationComplete", hook, self._iteration(steps, continues), IterationVerdict)
+        except HookFailed as error:
+            raise ProcessorFailed(f"The iteration hook of agent {self.agent.id} failed") from error
         return verdict or IterationVerdict()
 
     def _iteration(self, steps: Sequence[Step], continues: bool) -> Iteration:

@@ -61,6 +61,7 @@ class Loop:
         await self.live.step_started()
         response = await self.model.generate(request)
         answered = clock.now()
+        self.course.heard(response.usage)
         await self.live.tell(*map(events.CallMade, response.tool_calls))
         done = await run_calls(response.tool_calls, self.tools, self.context, self.course.delegations.run)
         outcomes = tuple([await self.finished(outcome) for outcome in done])

@@ -113,9 +113,16 @@ def done(receipt: Receipt | None, request: TurnRequest, result: TurnResult) -> R
         "provider": result.provider,
         "model": result.steps[-1].response.model if result.steps else "",
         "fallback": result.structured is not None and result.structured.is_fallback,
-        "usage": [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens],
+        "usage": _numbers(usage),
+        "ended": result.ended,
+        "delegations": result.delegations,
+        "delegated": _numbers(result.delegated),
     }
     return finished(receipt, reply, _KEPT if request.repeat.lasts else _GRACE)
+
+
+def _numbers(usage: Usage) -> list[Json]:
+    return [usage.input_tokens, usage.output_tokens, usage.reasoning_tokens, usage.cached_input_tokens]
 
 
 def finished(receipt: Receipt, reply: dict[str, Json] | None = None, lasts: Millis = _KEPT) -> Receipt:
@@ -177,7 +184,19 @@ async def replayed(storage: Storage, receipt: Receipt, agent_id: str, conversati
     provider, steps = str(receipt.reply["provider"]), _steps(answer, receipt.reply)
     shaped, run_id = _structured(answer, receipt.reply), str(receipt.reply.get("runId", receipt.run_id))
     waiting = await _waiting(storage, run_id, steps) if receipt.reply["finishReason"] == "suspended" else None
-    return TurnResult(run_id, agent_id, provider, steps, rows, found.thread, structured=shaped, suspended=waiting)
+    return TurnResult(
+        run_id,
+        agent_id,
+        provider,
+        steps,
+        rows,
+        found.thread,
+        structured=shaped,
+        suspended=waiting,
+        ended=receipt.reply.get("ended"),
+        delegations=int(receipt.reply.get("delegations", 0)),
+        delegated=Usage(*receipt.reply.get("delegated", ())),
+    )
 
 
 async def _waiting(storage: Storage, run_id: str, steps: tuple[Step, ...]) -> SuspendedRun | None:
@@ -191,7 +210,8 @@ async def _waiting(storage: Storage, run_id: str, steps: tuple[Step, ...]) -> Su
 def _steps(answer: Message | None, reply: dict[str, Json]) -> tuple[Step, ...]:
     """The steps of a stored answer; the usage of all of them stands in the last."""
     made = stored_steps(answer, str(reply["model"]))
-    finish = cast(FinishReason, "tool-calls" if reply["finishReason"] == "suspended" else reply["finishReason"])
+    by_run = reply["finishReason"] == "suspended" or reply.get("ended")
+    finish = cast(FinishReason, "tool-calls" if by_run else reply["finishReason"])
     usage = Usage(*reply["usage"])
     made[-1] = replace(made[-1], response=replace(made[-1].response, finish_reason=finish, usage=usage))
     return tuple(made)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from threadkeep import jsontext
 from threadkeep.clock import Millis
+from threadkeep.jsontext import Json
 from threadkeep.memory.messages import Content, parts_of
 from threadkeep.models.port import FinishReason, ModelResponse, ToolCall, Usage
 from threadkeep.storage.port import Message, NewMessage, SuspendedRun, Thread
@@ -53,7 +54,8 @@ class TurnResult:
     set where the request asked for an answer of a given form and the run came to one. `suspended` is set while
     calls of the run wait for approvals. A run that goes on after a decision has the step with the decided calls in
     `resumed`; `steps` and `messages` are what came after it. `ended` is the limit at which the run ended.
-    `delegations` counts its calls of sub-agents, those below them included; `delegated` is what these used.
+    `delegations` counts its calls of sub-agents, those below them included; `delegated` is what these used, which
+    `usage` does not contain. `hook_errors` are the errors of the deployer's hooks (DEL-20).
     """
 
     run_id: str
@@ -71,6 +73,7 @@ class TurnResult:
     ended: LimitReached | None = None
     delegations: int = 0
     delegated: Usage = Usage()
+    hook_errors: tuple[dict[str, Json], ...] = ()
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
@@ -93,7 +96,7 @@ class TurnResult:
 
     @property
     def usage(self) -> Usage:
-        """The sum over the steps (LOOP-4)."""
+        """The sum over the run's own steps (LOOP-4)."""
         return reduce(Usage.__add__, (step.response.usage for step in self.steps), self.refused)
 
 

@@ -82,7 +82,8 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
         request.client_tools,
         request.active_tools,
         ask_first=request.ask_first,
-        suspends=plan.stores,
+        suspends=plan.stores and not request.path,  # a sub-agent's run has nobody to wait for
+        has_caller=not request.path,
         memory=memory.tool if memory else None,
     )
     model = _model(agent, services)
@@ -260,11 +261,13 @@ class _Turn:
             ended=answered.course.ended,
             delegations=self.delegations.count,
             delegated=self.delegations.usage,
+            hook_errors=tuple(self.delegations.hooks.errors),
         )
         if state.thread is None or not self.plan.stores:
             return _Ready(result)
         shown = prompt.divided(request, state).known if self.plan.window == 0 else ()
-        record = suspension.record(self.agent, request, state.thread, answered.steps, answered.messages, shown)
+        kept = replace(request, limits=self.delegations.left)
+        record = suspension.record(self.agent, kept, state.thread, answered.steps, answered.messages, shown)
         messages = suspension.marked(answered.messages, record)
         result = replace(result, messages=messages, suspended=record if record and record.waiting else None)
         job = await _job(self.agent, request, state, messages)

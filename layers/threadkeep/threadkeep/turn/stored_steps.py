@@ -27,6 +27,13 @@ def stored_steps(answer: Message | None, model: str | None = None) -> list[Step]
     return [_step(parts, name, answer.created_at if answer else 0) for parts in steps]
 
 
+def before_last_step(content: Content) -> Content:
+    """A stored answer without its last step."""
+    parts = list(parts_of(content))
+    starts = [n for n, part in enumerate(parts) if part.get("type") == "step-start"]
+    return {**content, "parts": parts[: starts[-1] if starts else 0]}
+
+
 def metadata_of(answer: Message | None) -> Content:
     return (jsontext.as_object(answer.content.get("metadata")) if answer else None) or {}
 

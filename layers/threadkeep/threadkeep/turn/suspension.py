@@ -10,6 +10,7 @@ from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import ModelSettings
 from threadkeep.storage.port import NewMessage, SuspendedCall, SuspendedRun, Thread
 from threadkeep.turn.context import RUN_KEY, RequestContext
+from threadkeep.turn.delegation.options import HOOK_ERRORS_KEY, Limits
 from threadkeep.turn.request import Conversation, InputMessage, TurnAgent, TurnRequest
 from threadkeep.turn.result import Step
 from threadkeep.turn.structured import StructuredOutput
@@ -124,6 +125,17 @@ def context_of(run: SuspendedRun, more: Mapping[str, Json]) -> RequestContext:
     return RequestContext({**(jsontext.as_object(run.request.get("requestContext")) or {}), **more})
 
 
+def having_delegated(run: SuspendedRun, limits: Limits, feedback: Sequence[str]) -> SuspendedRun:
+    """The record after a delegation that was approved: what is left of the limits, and what hooks have to say."""
+    more: dict[str, Json] = {"limits": asdict(limits), "feedback": [*feedback_of(run), *feedback]}
+    return replace(run, request={**run.request, **more})
+
+
+def feedback_of(run: SuspendedRun) -> tuple[str, ...]:
+    """What hooks have to say to the model when the run goes on."""
+    return tuple(run.request.get("feedback", ()))
+
+
 def steps_left(run: SuspendedRun) -> int:
     """The model calls that the run may still make."""
     return int(run.request.get("maxSteps", 0))
@@ -134,6 +146,7 @@ def request_of(run: SuspendedRun, agent: TurnAgent, context: RequestContext) -> 
     kept = run.request
     own = jsontext.as_object(kept.get("memory"))
     base = agent.memory.options if agent.memory else MemoryOptions()
+    limits = jsontext.as_object(kept.get("limits"))
     active, settings, shaped = kept.get("activeTools"), kept.get("settings"), kept.get("structuredOutput")
     return TurnRequest(
         messages=(),
@@ -151,12 +164,13 @@ def request_of(run: SuspendedRun, agent: TurnAgent, context: RequestContext) -> 
         ask_first=bool(kept.get("askFirst")),
         structured_output=None if shaped is None else StructuredOutput(**shaped),
         memory_options=own,
+        limits=None if limits is None else Limits(**limits),
     )
 
 
 def _kept(agent: TurnAgent, request: TurnRequest, steps: int, shown: Iterable[InputMessage]) -> dict[str, Json]:
     said = [*request.context, *shown, *(m for m in request.messages if m.role == "system")]
-    context = {k: v for k, v in request.request_context.to_json().items() if k != RUN_KEY}
+    context = {k: v for k, v in request.request_context.to_json().items() if k not in (RUN_KEY, HOOK_ERRORS_KEY)}
     tools = request.client_tools
     kept: dict[str, Json] = {
         "memory": dict(request.memory_options) if request.memory_options else None,
@@ -172,6 +186,7 @@ def _kept(agent: TurnAgent, request: TurnRequest, steps: int, shown: Iterable[In
         ],
         "askFirst": request.ask_first,
         "structuredOutput": asdict(request.structured_output) if request.structured_output else None,
+        "limits": asdict(request.limits) if request.limits and agent.agents else None,
     }
     return {name: value for name, value in kept.items() if value not in (None, [], {}, False)}
 

@@ -128,8 +128,11 @@ class CallOutcome:
         return _denied(call, {"id": call.id, "approved": False, **({} if reason is None else {"reason": reason})})
 
     def with_result(self, result: Json) -> "CallOutcome":
-        """The same call, finished with another result."""
-        return replace(CallOutcome.done(self.call, result), told=self.told)
+        """The same call, finished with another result; a model that reads the whole of it still does (DEL-3)."""
+        done = replace(CallOutcome.done(self.call, result), told=self.told)
+        if self.answer.text != result_text(self.result):
+            return done
+        return replace(done, answer=replace(done.answer, text=result_text(result)))
 
     @property
     def stored(self) -> Content:
@@ -180,19 +183,25 @@ def offered(
     *,
     ask_first: bool = False,
     suspends: bool = False,
+    has_caller: bool = True,
     memory: Tool | None = None,
 ) -> Mapping[str, Tool]:
     """The tools of one run by name: the agent's, its memory's and the caller's; only `active` ones if that is given.
 
     `ask_first`: every tool of the agent needs approval; its memory's never does. In a run that cannot be suspended
-    (`suspends` False) a tool that needs approval refuses to run. Raises `InvalidInput` for a
+    (`suspends` False) a tool that needs approval refuses to run; so does one that the caller has to run where there is
+    none (`has_caller` False). Raises `InvalidInput` for a
     client-side tool whose name is taken, `ConfigurationError` if a tool of the agent has the name of its memory's.
     """
     if memory is not None and memory.name in own:
         raise ConfigurationError(f"The tool name {memory.name} belongs to the agent's memory")
     tools = {name: replace(tool, require_approval=tool.require_approval or ask_first) for name, tool in own.items()}
     if not suspends:
-        tools = {name: _refusing(tool) for name, tool in tools.items()}
+        needy = (name for name, tool in tools.items() if tool.run and tool.require_approval)
+        tools |= {name: _refusing(tools[name], "needs a person's approval") for name in needy}
+    if not has_caller:
+        needy = (name for name, tool in tools.items() if tool.run is None)
+        tools |= {name: _refusing(tools[name], "needs the caller to run it") for name in needy}
     tools |= {memory.name: memory} if memory else {}
     if taken := [t.name for t in client if t.name in tools]:
         raise InvalidInput(*(Issue(f"clientTools.{name}", "the agent has a tool of this name") for name in taken))
@@ -215,11 +224,11 @@ def unknown(call: ToolCall, tools: Mapping[str, Tool]) -> CallOutcome:
     return failed(call, f"There is no tool {call.name}. Available tools: {', '.join(tools) or 'none'}")
 
 
-def _refusing(tool: Tool) -> Tool:
+def _refusing(tool: Tool, why: str) -> Tool:
     async def refuse(args: dict[str, Json], context: ToolContext) -> Json:
-        raise ToolRefused(f"The tool {tool.name} needs a person's approval, which cannot be given here; it did not run")
+        raise ToolRefused(f"The tool {tool.name} {why}, which cannot be done here; it did not run")
 
-    return replace(tool, run=refuse, require_approval=False) if tool.run and tool.require_approval else tool
+    return replace(tool, run=refuse, require_approval=False)
 
 
 async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome | None:

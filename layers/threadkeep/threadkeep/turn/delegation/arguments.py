@@ -24,7 +24,7 @@ class Reference(_Model):
 class Arguments(_Model):
     """What the model asks of a sub-agent. Ids are taken and ignored: whose memory is used is not the model's to say."""
 
-    prompt: str = Field(description="The task for the agent, complete in itself")
+    prompt: str = Field(pattern=r"\S", description="The task for the agent, complete in itself")
     thread_id: str | None = Field(default=None, description="Ignored; every delegation has a thread of its own")
     resource_id: str | None = Field(default=None, description="Ignored; the agent works for the same user")
     instructions: str | None = Field(default=None, description="Further instructions for the agent")

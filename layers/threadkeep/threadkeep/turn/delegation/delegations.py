@@ -1,8 +1,11 @@
 """The delegations of one run: its tools, its hooks, its limits, and what comes of each call (DEL-1 to DEL-27)."""
 
 import asyncio
+import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from threadkeep import clock, ids, jsontext
@@ -12,9 +15,9 @@ from threadkeep.jsontext import Json
 from threadkeep.memory.history import DELEGATES
 from threadkeep.models.port import ModelChunk, ModelRequest, ModelResponse, ToolCall, ToolResult, Usage
 from threadkeep.models.streams import chunks_of
-from threadkeep.turn.delegation import arguments, forwarding, hooks
+from threadkeep.turn.delegation import arguments, forwarding
 from threadkeep.turn.delegation.arguments import CitingArguments
-from threadkeep.turn.delegation.hooks import HookFailed
+from threadkeep.turn.delegation.hooks import HookFailed, Hooks
 from threadkeep.turn.delegation.options import (
     DelegationCall,
     DelegationCompletion,
@@ -23,6 +26,7 @@ from threadkeep.turn.delegation.options import (
     DelegationStart,
     LimitReached,
     Limits,
+    MessageFilter,
 )
 from threadkeep.turn.delegation.orders import Delegator, Failure, Order, Report, Team
 from threadkeep.turn.delegation.references import References
@@ -44,6 +48,8 @@ REJECTED = "[Delegation Rejected]"
 _MARGIN: Millis = 5_000  # what a level keeps of its time for itself (DESIGN 6)
 _WHY: dict[Failure, str] = {"timeout": ": it took too long", "cancelled": ": it was cancelled"}
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
@@ -61,7 +67,7 @@ class Delegations:
     `shown` is the conversation to forward, `step` the number of the step, `used` the tokens of the run itself: the run
     keeps them up to date. `reached` is the limit that refused a call, `bailed` whether a hook ended the run, `usage`
     what the sub-agents used, `count` how many delegations there were, those below them included. `feedback` is what
-    hooks have to say to the model.
+    hooks have to say to the model, `hooks` calls them.
     """
 
     def __init__(
@@ -89,6 +95,10 @@ class Delegations:
         self._delegator = delegator
         self._run = run
         self._is_stored = is_stored
+        self._began = clock.now()
+        # a run of nobody is named by nobody: an id that its caller chose may be another's, too
+        self._run_id = request.run_id if request.conversation or request.within else ids.new_id()
+        self.hooks = Hooks(request.run_id, request.request_context, agent.delegation.hook_errors)
         self._references = References()
         self._team = Team(agent, services, tell, request.stopped)
         self.tools: Mapping[str, Tool] = {DELEGATES + key: self._tool(key, sub) for key, sub in agent.agents.items()}
@@ -100,12 +110,28 @@ class Delegations:
         """When the run has to be over."""
         request = self._request
         ends = request.began + int(self.limits.seconds * 1000)
-        return ends if request.deadline is None else min(ends, request.began + int(request.deadline * 1000))
+        return ends if request.deadline is None else min(ends, self._began + int(request.deadline * 1000))
+
+    @property
+    def spent(self) -> int:
+        """The tokens that the run and its sub-agents have read and written."""
+        return self.used + self.usage.total_tokens
+
+    @property
+    def left(self) -> Limits:
+        """How far the run may still go, for one that waits now and goes on later."""
+        limits, seconds = self.limits, (clock.now() - self._request.began) / 1000
+        return Limits(
+            max(limits.delegations - self.count, 0),
+            limits.depth,
+            max(limits.tokens - self.spent, 1),
+            max(limits.seconds - seconds, 1.0),
+        )
 
     async def run(self, calls: Sequence[ToolCall]) -> tuple[CallOutcome, ...]:
         """Run the delegations of one step together; the outcomes keep the order of the calls."""
         begun = await asyncio.gather(*[self._begun(call, *self._admitted(call)) for call in calls])
-        orders = [b.order for b in begun if b.order is not None]
+        orders = self._shared([b.order for b in begun if b.order is not None])
         reports = await self._delegator.delegate(self._team, orders) if orders else ()
         by_id = {report.id: report for report in reports}
         outcomes: list[CallOutcome] = []
@@ -116,6 +142,12 @@ class Delegations:
             elif b.outcome is not None:
                 outcomes.append(b.outcome)
         return tuple(outcomes)
+
+    def _shared(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """The orders with equal shares of what is left, so that together they keep within the limits."""
+        left, parts = self.limits, len(orders) or 1
+        delegations, tokens = max(left.delegations - self.count, 0), max(left.tokens - self.spent, 0)
+        return [replace(order, delegations=delegations // parts, tokens=tokens // parts) for order in orders]
 
     def _tool(self, key: str, sub: SubAgent) -> Tool:
         name = DELEGATES + key
@@ -152,12 +184,12 @@ class Delegations:
         delegation = self._agent.delegation
         told = self._told(call, asked)
         try:
-            start = await hooks.asked("onDelegationStart", delegation.on_start, told, told, delegation.hook_errors)
+            start = await self.hooks.ask("onDelegationStart", delegation.on_start, told, DelegationStart, told)
             start = start or DelegationStart()
             told = replace(told, prompt=told.prompt if start.prompt is None else start.prompt)
             if not start.proceed:
                 return _Begun(call, await self._rejected(call, told, start))
-            kept = await hooks.asked("messageFilter", delegation.message_filter, told, told, delegation.hook_errors)
+            kept = await self.hooks.ask("messageFilter", _messages_by(delegation.message_filter), told, Sequence, told)
         except HookFailed as error:
             return _Begun(call, failed(call, str(error)))
         told = told if kept is None else replace(told, messages=tuple(kept))
@@ -185,19 +217,17 @@ class Delegations:
         )
 
     def _order(self, call: ToolCall, told: DelegationCall, start: DelegationStart) -> Order:
-        request, limits, key = self._request, self.limits, told.key
+        request, key = self._request, told.key
         conversation = request.conversation
-        revision = request.resumes.run.revision if request.resumes else 0
-        named = "\0".join((request.run_id, str(revision), str(self.step), call.id, key, call.args["prompt"]))
         now = clock.now()
         left = max(self.ends - now, 0)
         return Order(
-            id=str(uuid5(NAMESPACE_OID, named)),
+            id=self._named(call),
             path=(*(request.path or (self._agent.id,)), key),
             call_id=call.id,
             run_id=request.run_id,
             prompt=told.prompt,
-            owner=conversation.resource_id if conversation else ids.nobodys_resource(self._agent.id, request.run_id),
+            owner=conversation.resource_id if conversation else ids.nobodys_resource(self._agent.id, self._run_id),
             thread_id=conversation.thread_id if conversation else None,
             is_stored=self._is_stored,
             instructions=told.instructions if start.instructions is None else start.instructions,
@@ -205,21 +235,31 @@ class Delegations:
             asked_steps=told.max_steps,
             said=forwarding.said(told.messages),
             deadline=now + left - min(_MARGIN, left // 5),
-            delegations=max(limits.delegations - self.count, 0),
-            depth=limits.depth - 1,
-            tokens=max(limits.tokens - self.used - self.usage.input_tokens - self.usage.output_tokens, 0),
+            depth=self.limits.depth - 1,
             inherits=not self._agent.inherits,
             read_only=request.options.read_only,
             within=request.within,
             context=request.request_context.copy(),
         )
 
+    def _named(self, call: ToolCall) -> str:
+        """The id of a call's order: the same for a repeat of the run, and for no other run, whoever chose its id."""
+        request, conversation = self._request, self._request.conversation
+        owner = [conversation.resource_id, conversation.thread_id] if conversation else []
+        repeat = request.repeat.key if request.repeat else ""
+        named: Json = [*owner, self._run_id, repeat, self.step, call.id, call.name, call.args["prompt"]]
+        return str(uuid5(NAMESPACE_OID, jsontext.dumps(named)))
+
     async def _rejected(self, call: ToolCall, told: DelegationCall, start: DelegationStart) -> CallOutcome:
         """A delegation that a hook refused: prompt and refusal are stored as the sub-thread's turn (DEL-17)."""
         text = f"{REJECTED} {start.rejection}".strip()
         order = self._order(call, replace(told, messages=()), start)
-        report = await run_order(self._agent, order, self._team.services, self._run, model=_Saying(text))
-        return CallOutcome.done(call, _result(report, report.text))
+        try:
+            report = await run_order(self._agent, order, self._team.services, self._run, model=_Saying(text))
+        except Exception:  # whatever a sub-agent does, its supervisor goes on (DEL-23)
+            _log.warning("the rejection of delegation %s is not stored", order.id, exc_info=True)
+            report = Report(order.id)
+        return CallOutcome.done(call, _result(report, text))
 
     async def _ended(self, call: ToolCall, order: Order, told: DelegationCall, report: Report) -> CallOutcome:
         delegation = self._agent.delegation
@@ -228,8 +268,8 @@ class Delegations:
         error = self._error(order, report) if report.failure else None
         completion = DelegationCompletion(told, _told_result(report), report.duration, report.failure is None, error)
         try:
-            decided = await hooks.asked(
-                "onDelegationComplete", delegation.on_complete, completion, told, delegation.hook_errors
+            decided = await self.hooks.ask(
+                "onDelegationComplete", delegation.on_complete, completion, DelegationOutcome, told
             )
         except HookFailed as failure:
             return failed(call, str(failure))
@@ -251,6 +291,23 @@ class Delegations:
         """What the model reads of a failure: not its cause (DEL-23)."""
         name, why = self._agent.name or self._agent.id, _WHY.get(report.failure or "failed", "")
         return f"[Agent:{name}] - Failed agent tool execution for {order.key}{why}"
+
+
+def _messages_by(
+    chosen: MessageFilter | None,
+) -> Callable[[DelegationCall], Awaitable[Sequence[RunMessage]]] | None:
+    """The filter, whose answer is checked as long as its errors can be told."""
+    if chosen is None:
+        return None
+
+    async def messages(call: DelegationCall) -> Sequence[RunMessage]:
+        kept: Any = chosen(call)
+        kept = tuple(await kept if inspect.isawaitable(kept) else kept)
+        if not all(isinstance(m, RunMessage) for m in kept):
+            raise TypeError("messageFilter must return messages")
+        return kept
+
+    return messages
 
 
 def _result(report: Report, text: str) -> dict[str, Json]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from threadkeep import clock
 from threadkeep.ids import new_id
-from threadkeep.memory import history
 from threadkeep.memory.messages import Content, content, file_part, parts_of, text_part
 from threadkeep.models.port import FilePart, Part, TextPart
 from threadkeep.turn.delegation.orders import Said
@@ -17,7 +16,7 @@ def conversation(shown: Iterable[PromptItem], hidden: frozenset[str], *, system_
     System texts only where they are asked for (D-DISC-19).
     """
     roles = ("system", "user", "assistant") if system_texts else ("user", "assistant")
-    wanted = (i for i in shown if i.message.role in roles and i.id not in hidden and i.message != history.OPENER)
+    wanted = (i for i in shown if i.message.role in roles and i.id not in hidden)
     messages = (_message(i.id, i.message.role, i.message.parts) for i in wanted)
     return tuple(m for m in messages if m.content["parts"])
 

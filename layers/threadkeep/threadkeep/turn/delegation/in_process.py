@@ -32,9 +32,17 @@ class InProcess:
         watcher = _watcher(team, order)
         try:
             return await run_order(team.agent, order, team.services, self.run, watcher=watcher, stopped=team.stopped)
+        except asyncio.CancelledError as error:  # of the run, or only of something that the sub-agent waited for
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return _failed(order, error)
         except Exception as error:  # whatever a sub-agent does, its supervisor goes on (DEL-23)
-            _log.warning("delegation %s to %s failed", order.id, order.key, exc_info=True)
-            return failure_of(order, error)
+            return _failed(order, error)
+
+
+def _failed(order: Order, error: BaseException) -> Report:
+    _log.warning("delegation %s to %s failed", order.id, order.key, exc_info=error)
+    return failure_of(order, error)
 
 
 def _watcher(team: Team, order: Order) -> Sink | None:

@@ -22,8 +22,8 @@ class Limits:
 
     The `finish_reason` is then `max-delegations`, `max-depth`, `max-tokens` or `max-seconds`. `delegations` counts the
     calls of sub-agents. `depth` is how many levels of sub-agents may stand below the run: 0 delegates nothing. `tokens`
-    counts what models read and wrote. `seconds` is the time from the run's start. How many model calls a run makes is
-    `max_steps` of the agent or the call (LOOP-1).
+    counts what models read and wrote. `seconds` is the time from the run's start. The delegations of one step get equal
+    shares of what is left. How many model calls a run makes is `max_steps` of the agent or the call (LOOP-1).
     """
 
     delegations: int = 50
@@ -155,8 +155,9 @@ class Delegation:
     """How an agent delegates. Hooks may be async.
 
     `message_filter` chooses what of `DelegationCall.messages` the sub-agent sees, after `on_start` (DEL-13). A hook
-    that raises is logged, noted in the run's context under `HOOK_ERRORS_KEY`, and passed over; with `hook_errors`
-    "throw" the delegation fails with its message instead (DEL-20). `system_texts` also forwards the supervisor's own
+    that raises, or answers with something else, is logged, noted in `TurnResult.hook_errors` and in the run's context
+    under `HOOK_ERRORS_KEY`, and passed over; with `hook_errors` "throw" the delegation fails with its message instead
+    (DEL-20). `system_texts` also forwards the supervisor's own
     system texts (D-DISC-19). `references` gives results a name by which later delegations may cite them (DEL-27).
     `whole_results` shows the model the whole result as JSON, not only its text (DEL-3).
     """

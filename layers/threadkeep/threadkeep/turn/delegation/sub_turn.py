@@ -16,7 +16,7 @@ from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import Model
 from threadkeep.storage.port import Origin
 from threadkeep.turn.context import RESOURCE_KEY, RUN_KEY, THREAD_KEY, RequestContext
-from threadkeep.turn.delegation.options import Limits
+from threadkeep.turn.delegation.options import HOOK_ERRORS_KEY, Limits
 from threadkeep.turn.delegation.orders import Failure, Order, Report
 from threadkeep.turn.events import Sink
 from threadkeep.turn.receipts import key_of
@@ -26,7 +26,8 @@ from threadkeep.turn.tools import CallOutcome
 
 RunTurn = Callable[[TurnAgent, TurnRequest, Services], Awaitable[TurnResult]]
 
-_PARENTS_OWN = (RUN_KEY, THREAD_KEY, RESOURCE_KEY, "mastra__inheritedMemory")  # what no sub-run may see (DEL-14)
+# what no sub-run may see (DEL-14)
+_PARENTS_OWN = (RUN_KEY, THREAD_KEY, RESOURCE_KEY, "mastra__inheritedMemory", HOOK_ERRORS_KEY)
 
 
 async def run_order(
@@ -56,7 +57,7 @@ async def run_order(
     return _report(order, request.conversation, result, clock.now() - began)
 
 
-def failure_of(order: Order, error: Exception) -> Report:
+def failure_of(order: Order, error: BaseException) -> Report:
     """The report of an order whose turn raised."""
     failure: Failure = "failed"
     if isinstance(error, DeadlineExceeded | TimeoutError):
@@ -107,12 +108,10 @@ def _conversation(sub: TurnAgent, order: Order) -> Conversation:
     """A new thread of the sub-agent's own resource, unless its own options name others (DEL-5, DEL-6, DEL-10)."""
     own = sub.delegated
     resource_id = own.resource or ids.sub_resource(order.owner, order.key)
-    if own.thread is not None:
-        return Conversation(own.thread, resource_id)
     thread_id = ids.derived(order.thread_id, order.id) if order.thread_id else order.id
-    parent = order.thread_id if order.is_stored else None
+    parent = order.thread_id if order.is_stored and own.thread is None else None  # its own stays when that one goes
     origin = None if own.resource else Origin(order.owner, order.key, parent)
-    return Conversation(thread_id, resource_id, origin=origin)
+    return Conversation(own.thread or thread_id, resource_id, origin=origin)
 
 
 def _options(sub: TurnAgent, order: Order) -> MemoryOptions:
