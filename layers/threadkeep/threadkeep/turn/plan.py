@@ -93,7 +93,7 @@ def planned(agent: TurnAgent, request: TurnRequest, services: Services) -> Plan:
     history = (MessageHistory(last_messages=window),) if window and loading is None else ()
     keeps = isinstance(storing, MessageHistory) if storing else agent.memory is not None
     return Plan(
-        storage=_storage(agent, (*histories, *((shown,) if shown else ())), services),
+        storage=store_of(agent, services),
         conversation=conversation,
         window=window,
         limits=limits,
@@ -149,9 +149,15 @@ def _automatic(
     return (), () if own else (WorkingMemoryState(form_of(options).format, options.scope),)
 
 
-def _storage(agent: TurnAgent, processors: Sequence[MessageHistory | WorkingMemory], services: Services) -> Storage:
-    """The one store of a run: that of its processors, or the Memory's, or the deployment's."""
-    named = [p.storage for p in processors if p.storage is not None]
+def store_of(agent: TurnAgent, services: Services) -> Storage:
+    """The one store of an agent's runs: that of its processors, or the Memory's, or the deployment's."""
+    inputs, outputs = agent.input_processors, agent.output_processors
+    found = (
+        _by_hand(inputs, MessageHistory.id),
+        _by_hand(outputs, MessageHistory.id),
+        _by_hand(inputs, WorkingMemory.id),
+    )
+    named = [p.storage for p in found if isinstance(p, MessageHistory | WorkingMemory) and p.storage is not None]
     if any(storage is not named[0] for storage in named):
         raise ConfigurationError(f"Agent {agent.id}: its processors name different stores; a run uses one")
     own = agent.memory.storage if agent.memory else None

@@ -19,6 +19,7 @@ from threadkeep.turn.context import RESOURCE_KEY, RUN_KEY, THREAD_KEY, RequestCo
 from threadkeep.turn.delegation.options import HOOK_ERRORS_KEY, Limits
 from threadkeep.turn.delegation.orders import Failure, Order, Report
 from threadkeep.turn.events import Sink
+from threadkeep.turn.plan import store_of
 from threadkeep.turn.receipts import key_of
 from threadkeep.turn.request import Conversation, InputMessage, Repeatable, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
@@ -52,6 +53,8 @@ async def run_order(
     context = RequestContext({k: v for k, v in order.context.items() if k not in _PARENTS_OWN})
     sub = remembering(supervisor, await supervisor.agents[order.key].resolve(context), order)
     sub = sub if model is None else replace(sub, model=model, tools={}, agents={})
+    if store_of(sub, services) is not store_of(supervisor, services):
+        order = replace(order, is_stored=False)  # there the supervisor's thread does not exist
     request = replace(request_of(sub, order, context), watcher=watcher, stopped=stopped)
     result = await run(sub, request, services)
     return _report(order, request.conversation, result, clock.now() - began)
