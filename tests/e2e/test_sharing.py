@@ -186,7 +186,7 @@ def reads_and_writes_nothing(application: Application, known: str, unknown: str,
 Delegate = Callable[..., list[Any]]
 
 
-@pytest.fixture(params=["generate"])
+@pytest.fixture(params=["generate", "stream"])
 def delegate(request: pytest.FixtureRequest, researcher: Application) -> Delegate:
     """Has the editor give tasks to sub-agents, one after another, in one turn; returns what its tools came to."""
 
@@ -318,7 +318,7 @@ def test_shr6_a_readonly_subagent_reads_and_writes_nothing(
     assert written_below(researcher, thread, owner) == []
 
 
-def test_shr6_del10_what_a_readonly_supervisor_delegates_writes_nothing(
+def test_shr6_del10_ddisc18_what_a_readonly_supervisor_delegates_writes_nothing(
     delegate: Delegate, researcher: Application, owner: str
 ) -> None:
     thread = new_id()
