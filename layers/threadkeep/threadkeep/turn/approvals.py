@@ -97,7 +97,9 @@ async def decide(
     if resumed.run.waiting or (not resumed.run.open and await plan.storage.get_receipt(rest.key) is None):
         return await _ended(own, decided)
     left = _left(request.deadline, asyncio.get_running_loop().time() - began)
-    return await run_turn(agent, replace(request, resumes=resumed, repeat=rest, deadline=left), services)
+    limits = suspension.limits_of(resumed.run)
+    going_on = replace(request, resumes=resumed, repeat=rest, deadline=left, limits=limits)
+    return await run_turn(agent, going_on, services)
 
 
 def _left(deadline: float | None, spent: float) -> float | None:

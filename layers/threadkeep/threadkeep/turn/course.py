@@ -41,7 +41,7 @@ class Course:
         """What hooks said of a delegation that was approved, as the model is told it when the run goes on."""
         told = suspension.feedback_of(self.request.resumes.run) if self.request.resumes else ()
         self.said += map(_feedback, told)
-        return [RunMessage.saying(text, "user", "context") for text in told]
+        return [RunMessage.saying(text, "user", "response") for text in told]  # behind the results
 
     async def after(self, steps: Sequence[Step], continues: bool) -> tuple[bool, list[str]]:
         """Whether the model is asked again, given what the loop would do, and what it is told then.

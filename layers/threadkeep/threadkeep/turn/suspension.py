@@ -136,6 +136,12 @@ def feedback_of(run: SuspendedRun) -> tuple[str, ...]:
     return tuple(run.request.get("feedback", ()))
 
 
+def limits_of(run: SuspendedRun) -> Limits | None:
+    """What the run may still do; None for one that delegates nothing."""
+    kept = jsontext.as_object(run.request.get("limits"))
+    return None if kept is None else Limits(**kept)
+
+
 def steps_left(run: SuspendedRun) -> int:
     """The model calls that the run may still make."""
     return int(run.request.get("maxSteps", 0))
@@ -146,7 +152,6 @@ def request_of(run: SuspendedRun, agent: TurnAgent, context: RequestContext) -> 
     kept = run.request
     own = jsontext.as_object(kept.get("memory"))
     base = agent.memory.options if agent.memory else MemoryOptions()
-    limits = jsontext.as_object(kept.get("limits"))
     active, settings, shaped = kept.get("activeTools"), kept.get("settings"), kept.get("structuredOutput")
     return TurnRequest(
         messages=(),
@@ -164,7 +169,7 @@ def request_of(run: SuspendedRun, agent: TurnAgent, context: RequestContext) -> 
         ask_first=bool(kept.get("askFirst")),
         structured_output=None if shaped is None else StructuredOutput(**shaped),
         memory_options=own,
-        limits=None if limits is None else Limits(**limits),
+        limits=limits_of(run),
     )
 
 

@@ -228,7 +228,7 @@ def _refusing(tool: Tool, why: str) -> Tool:
     async def refuse(args: dict[str, Json], context: ToolContext) -> Json:
         raise ToolRefused(f"The tool {tool.name} {why}, which cannot be done here; it did not run")
 
-    return replace(tool, run=refuse, require_approval=False)
+    return replace(tool, run=refuse, require_approval=False, delegates=False)
 
 
 async def _outcome(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext) -> CallOutcome | None:

@@ -46,7 +46,7 @@ class AsJson:
     async def _reported(self, order: Order, services: Services) -> Report:
         try:
             return await run_order(await self._supervisor(order), order, services, run_turn)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             return failure_of(order, error)
 
     async def _supervisor(self, order: Order) -> TurnAgent:
