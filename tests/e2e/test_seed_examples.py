@@ -137,3 +137,35 @@ def test_several_people_in_one_thread(assistant: Application, thread: str) -> No
         '<turn author_id="u-2" author_name="Bo" functional_role="author">',
     ]
     assert "&lt;/turn> Who wants it shorter?" in turns[1]
+
+
+def test_a_desk_whose_researcher_finds_and_whose_writer_remembers(
+    assistant: Application, thread: str, owner: str
+) -> None:
+    """A supervisor with two sub-agents: findings go on by reference, and each keeps its own memory of the user."""
+    assistant.agent = "research-desk"
+    search = f"@call search_notes {json.dumps({'query': 'why do qubits decohere'})}\n@say - Heat [decoherence]"
+    plain = "# How This User Likes Texts - Tone: plain"
+    told = ask("researcher", f"Why do qubits fail?\n{search}") + ask("writer", f"Write plainly.\n{update(plain)}")
+    first = assistant.say(f"Find out, and write plainly.\n{told}@say Heat, it seems.", thread, owner)
+    found, noted = delegated(first)
+    assert (found["text"], found["subAgentResourceId"]) == ("- Heat [decoherence]", f"{owner}-researcher")
+    assert [note["source"] for note in found["subAgentToolResults"][0]["result"]][0] == "decoherence"
+    assert noted["subAgentResourceId"] == f"{owner}-writer"
+    text = ask("researcher", f"Once more.\n{search}") + ask("writer", "Two lines.\n@dump", ["researcher-1"])
+    _, written = delegated(assistant.say(f"A newsletter, please.\n{text}@say Here it is.", new_id(), owner))
+    sent = json.loads(written["text"])
+    assert plain in "\n".join(sent["system"]) and "You lead a research desk" not in "\n".join(sent["system"])
+    assert "- Heat [decoherence]" in sent["user"][-1] and sent["user"][-1].endswith("Two lines.\n@dump")
+    assert version(assistant, owner) == 0
+    assert len(assistant.threads_of(owner)) == 2
+
+
+def ask(who: str, prompt: str, cited: list[str] | None = None) -> str:
+    """What makes a supervisor's model delegate."""
+    return f"@call agent-{who} {json.dumps({'prompt': prompt} | ({'contextFromRefs': cited} if cited else {}))}\n"
+
+
+def delegated(reply: Any) -> list[Any]:
+    """What came of the delegations of a turn."""
+    return [done["payload"]["result"] for step in reply["steps"] for done in step["toolResults"]]
