@@ -31,6 +31,7 @@ lint: setup
 	.venv/bin/lint-imports --no-cache
 	AWS_DEFAULT_REGION=us-east-1 $(SAM) validate --lint
 	.local/venvs/sam/bin/cfn-lint template.yaml
+	$(PYTHON) -m local.machines
 	$(PYTHON) -m threadkeep.http.openapi --check
 	$(PYTHON) clients/python/generate_models.py --check
 

@@ -13,6 +13,9 @@ from tests.counting import Counter, Request, depth
 from tests.unit.fakes import FakeModel, calls, says
 from threadkeep import Agent, Memory, RequestContext, tool
 from threadkeep.agents import Registry
+from threadkeep.flows.delegator import StepFunctionsDelegator
+from threadkeep.flows.machine import Execution
+from threadkeep.flows.task import Task, perform
 from threadkeep.http import gateway, generate
 from threadkeep.http.app import App
 from threadkeep.ids import new_id
@@ -235,6 +238,53 @@ def test_a_request_over_http_adds_no_round_trip(
     assert len(json.loads(response["body"])["rememberedMessages"]) == 20
     assert sorted(counter.operations) == ["BatchGetItem", "PutItem", "Query", "TransactWriteItems"]  # with its receipt
     assert counter.round_trips == 2
+
+
+class _Machine:
+    """Runs the tasks side by side, as the state machine does; counts how often it was started."""
+
+    def __init__(self, registry: Registry, storage: DynamoDBStorage):
+        self.registry, self.services, self.started = registry, Services(storage, Models()), 0
+
+    async def run(self, given: Any, seconds: float) -> Execution:
+        self.started += 1
+        tasks = [Task.read({"journal": given["journal"], "order": o, "attempt": 0}, 300_000) for o in given["orders"]]
+        outcomes = await asyncio.gather(*[perform(task, self.registry, self.services) for task in tasks])
+        return Execution("SUCCEEDED", [dict(outcome) for outcome in outcomes])
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_step_of_delegations_costs_two_round_trips_one_execution_and_five_of_the_tasks(
+    count: int, threads: dict[int, str], client: Any, table: str, counter: Counter
+) -> None:
+    """Of the supervisor: orders and reports. Of each task: its order, a turn that creates its thread, its report."""
+    asked = calls(*[("agent-sub", {"prompt": f"find {n}"}) for n in range(count)])
+    sub = Agent(id="sub", model=FakeModel())
+    boss = Agent(id="boss", model=FakeModel(asked, says("ok")), memory=Memory(), agents={"sub": sub})
+    storage = DynamoDBStorage(table, client)
+    machine = _Machine(Registry([boss]), storage)
+    services = Services(storage, Models(), StepFunctionsDelegator(machine))
+    message = InputMessage("user", ({"type": "text", "text": TEXT},), id=new_id())
+    request = TurnRequest((message,), new_id(), Conversation(threads[20], "ana"), deadline=60)
+    counter.clear()
+    result = asyncio.run(_run(boss, request, services))
+    assert (result.text, machine.started) == ("ok", 1)
+    own = ["BatchGetItem", "Query", "TransactWriteItems"]  # the supervisor's turn
+    step = ["TransactWriteItems", "BatchGetItem"]
+    turn = [
+        "BatchGetItem",
+        "PutItem",
+        "TransactWriteItems",
+        "TransactWriteItems",
+    ]  # with its receipt and its new thread
+    task = ["BatchGetItem", *turn, "PutItem"]
+    assert counter.operations == sorted(own + step + task * count)
+    if count == 1:  # deployed, each task has a process and its connections for itself
+        assert counter.round_trips == 2 + 2 + 5
+
+
+async def _run(agent: Agent, request: TurnRequest, services: Services) -> Any:
+    return await run_turn(await agent.resolve(RequestContext()), request, services)
 
 
 # --- the counter itself ---

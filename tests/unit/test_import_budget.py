@@ -25,6 +25,7 @@ BUDGETS = {
     "agents": Budget(360),
     "after_turn": Budget(460, frozenset({"aws_lambda_powertools"})),
     "authorizer": Budget(100),
+    "delegate": Budget(400),
     "generate": Budget(370),
     "outbox": Budget(350),
     "stream": Budget(400),

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_sqs import SQSClient
 
+    from threadkeep.turn.delegation.orders import Delegator
+
 _CONNECTIONS = 50
+_EXECUTION_SECONDS = 310  # an Express execution ends by itself after 300
 
 
 @cache
@@ -26,10 +29,17 @@ def app() -> App:
     function = settings().work_function
     return App(
         storage=own.storage,
-        registry=Registry.load(settings().agents_module),
+        registry=registry(),
         models=own.models,
         workers=workers(function) if function else None,
+        delegator=own.delegator,
     )
+
+
+@cache
+def registry() -> Registry:
+    """The deployer's agents."""
+    return Registry.load(settings().agents_module)
 
 
 def workers(function: str) -> Workers:
@@ -39,8 +49,20 @@ def workers(function: str) -> Workers:
 
 @cache
 def services() -> Services:
-    """What turns need: storage and models."""
-    return Services(storage(), Models())
+    """What turns need: storage and models, and what runs sub-agents where that is not this process."""
+    return Services(storage(), Models(), delegator())
+
+
+@cache
+def delegator() -> "Delegator | None":
+    """What runs sub-agents in functions of their own, for a function that is told of the machine."""
+    arn = settings().delegation_machine
+    if not arn:
+        return None
+    from threadkeep.flows.delegator import StepFunctionsDelegator
+    from threadkeep.flows.machine import Machine
+
+    return StepFunctionsDelegator(Machine(cache(lambda: _client("stepfunctions", _EXECUTION_SECONDS, attempts=1)), arn))
 
 
 @cache
@@ -65,11 +87,11 @@ def _dynamodb() -> "DynamoDBClient":
     return _client("dynamodb")
 
 
-def _client(service: str) -> Any:
+def _client(service: str, read_timeout: int = 5, attempts: int = 5) -> Any:
     import boto3
     from botocore.config import Config
 
-    retries = {"mode": "standard", "total_max_attempts": 5}
-    config = Config(retries=retries, connect_timeout=2, read_timeout=5, max_pool_connections=_CONNECTIONS)  # type: ignore[arg-type]
+    retries = {"mode": "standard", "total_max_attempts": attempts}
+    config = Config(retries=retries, connect_timeout=2, read_timeout=read_timeout, max_pool_connections=_CONNECTIONS)  # type: ignore[arg-type]
     client: Any = boto3.client  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return client(service, config=config)

@@ -17,6 +17,7 @@ class Settings:
     turn_deadline_seconds: float = 27.0  # for buffered runs; below the gateway's 29 s
     stream_deadline_seconds: float = 840.0  # for streamed runs; below the function's 15 minutes
     after_turn_queue_url: str = ""
+    delegation_machine: str = ""  # ARN of the machine that runs sub-agents of buffered runs; empty: in the same process
     work_function: str = ""  # runs what is sent to threads; empty: nothing can be sent, and nobody can subscribe
     service_key_secret: str = ""  # name or ARN of the secret that holds the service key
     jwt_issuer: str = ""  # empty: only the service key opens the door

@@ -2,7 +2,8 @@
 
 For working memory: both scopes, a schema, one that is read-only. For approvals: one whose tool counts its effects.
 For sharing: a researcher and a writer, each with a Memory of its own, and a reviewer that only reads. For delegation:
-an editor above the three, and an archivist that works in the memory that the request names.
+an editor above the three, and an archivist that works in the memory that the request names. For what goes wrong: a
+manager with sub-agents of every kind, among them a deputy with sub-agents of its own, and one who has little time.
 """
 
 import os
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from threadkeep import Agent, DelegatedMemory, Memory, RequestContext, ToolContext, tool
+from threadkeep import Agent, DelegatedMemory, Limits, Memory, RequestContext, ToolContext, tool
 
 TEMPLATE = "# User Profile\n- Name:\n- Location:\n- Interests:"
 
@@ -62,7 +63,24 @@ def staff(context: RequestContext) -> dict[str, Agent]:
     return {"researcher": researcher, "writer": writer, "reviewer": reviewer, "archivist": shared}
 
 
+@tool(id="look")
+def look(what: str) -> str:
+    """Look something up"""
+    return f"nothing about {what}"
+
+
+def no_instructions(context: RequestContext) -> str:
+    raise RuntimeError("the instructions are lost")
+
+
+clerk = Agent(id="clerk", instructions="You are the clerk.", tools=[look], max_steps=2)
+broken = Agent(id="broken", instructions=no_instructions)
+deputy = Agent(id="deputy", memory=Memory(), agents={"clerk": clerk})
+staff_of_manager = {"clerk": clerk, "broken": broken, "deputy": deputy, "writer": writer}
+
 agents = [
+    Agent(id="manager", memory=Memory(), agents=staff_of_manager),
+    Agent(id="hasty", memory=Memory(), agents=staff_of_manager, limits=Limits(seconds=5)),
     Agent(id="careful", memory=Memory(), tools=[count]),
     _agent("template-agent", template=TEMPLATE),
     _agent("thread-agent", template=TEMPLATE, scope="thread"),

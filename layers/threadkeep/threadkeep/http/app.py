@@ -9,16 +9,19 @@ if TYPE_CHECKING:  # agents import model adapters and the deployer's code; only 
     from threadkeep.agents import Registry
     from threadkeep.http.workers import Workers
     from threadkeep.models.registry import Models
+    from threadkeep.turn.delegation.orders import Delegator
 
 
 @dataclass(frozen=True, slots=True)
 class App:
     """The adapters that `threadkeep.bootstrap` wired, one per process.
 
-    Without `workers` nothing can be sent to a thread, and nobody can subscribe to one.
+    Without `workers` nothing can be sent to a thread, and nobody can subscribe to one. Without a `delegator`
+    sub-agents run in the process of their supervisor.
     """
 
     storage: Storage
     registry: "Registry"
     models: "Models"
     workers: "Workers | None" = None
+    delegator: "Delegator | None" = None

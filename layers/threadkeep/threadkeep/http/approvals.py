@@ -166,7 +166,7 @@ async def _decided(
     context = context_of(run, RequestContext.from_client(body.request_context | call.query.request_context))
     resolved = await agent.resolve(context)
     request = replace(request_of(run, resolved, context), deadline=deadline)
-    return Decided(resolved, request, run, decision, Services(call.app.storage, call.app.models))
+    return Decided(resolved, request, run, decision, Services(call.app.storage, call.app.models, call.app.delegator))
 
 
 async def approve_tool_call_generate(call: Call[DecisionQuery, DecisionBody]) -> dict[str, Json]:

@@ -154,7 +154,9 @@ class GenerateBody(wire.Body):
 async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Json]:
     """Run one turn of an agent and answer with its text, steps and stored messages."""
     agent, request = await turn_of(call, "generate", settings().turn_deadline_seconds)
-    return reply.generated(await run_turn(agent, request, Services(call.app.storage, call.app.models)))
+    return reply.generated(
+        await run_turn(agent, request, Services(call.app.storage, call.app.models, call.app.delegator))
+    )
 
 
 async def turn_of(

@@ -15,6 +15,7 @@ from threadkeep.memory.messages import is_data, parts_of
 from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.models.port import Model
 from threadkeep.storage.port import Origin
+from threadkeep.turn import receipts
 from threadkeep.turn.context import RESOURCE_KEY, RUN_KEY, THREAD_KEY, RequestContext
 from threadkeep.turn.delegation.options import HOOK_ERRORS_KEY, Limits
 from threadkeep.turn.delegation.orders import Failure, Order, Report
@@ -40,12 +41,13 @@ async def run_order(
     watcher: Sink | None = None,
     stopped: Callable[[], Awaitable[bool]] | None = None,
     model: Model | None = None,
+    again: bool = False,
 ) -> Report:
     """Run the sub-agent of an order and report; the same order again finds the turn that it had.
 
     `supervisor` is the agent one level above as it is for the order's request context; `run` is `run_turn`. `model`
-    takes the place of the sub-agent's own. Raises what `run_turn` raises, and `ConfigurationError` for a key that the
-    supervisor does not have.
+    takes the place of the sub-agent's own. With `again` whoever ran the order before is dead, and holds it no longer.
+    Raises what `run_turn` raises, and `ConfigurationError` for a key that the supervisor does not have.
     """
     if order.key not in supervisor.agents:
         raise ConfigurationError(f"Agent {supervisor.id} has no sub-agent {order.key}")
@@ -56,6 +58,8 @@ async def run_order(
     if store_of(sub, services) is not store_of(supervisor, services):
         order = replace(order, is_stored=False)  # there the supervisor's thread does not exist
     request = replace(request_of(sub, order, context), watcher=watcher, stopped=stopped)
+    if again and request.repeat is not None:
+        await receipts.let_go(store_of(sub, services), request.repeat)
     result = await run(sub, request, services)
     return _report(order, request.conversation, result, clock.now() - began)
 
