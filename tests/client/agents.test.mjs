@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { client, clientWith, fields, raw, refused } from "./support.mjs";
 
 const agent = client.getAgent("template-agent");
-const AGENTS = ["template-agent", "thread-agent", "schema-agent", "supervisor", "plain-agent"];
+const AGENTS = ["template-agent", "thread-agent", "schema-agent", "supervisor", "limited-agent", "plain-agent"];
 const KEYS = [
   "agents", "browserTools", "defaultGenerateOptionsLegacy", "defaultOptions", "defaultStreamOptionsLegacy", "description",
   "hasBrowser", "inputProcessors", "instructions", "modelId", "modelVersion", "name", "outputProcessors", "provider", "skills",

@@ -17,10 +17,9 @@ import { client, conversation, modelCalls, newId } from "./support.mjs";
 const PAGE = "ai-sdk.md";
 const SESSION = 'export const userOf = async (request) => request.headers.get("x-session") ?? "ada";\n';
 
-process.env.AGENT = "template-agent";
-
-/** The guide's handler, and what the browser has of it. Sessions are a header here. */
-async function app(t) {
+/** The guide's handler for an agent, and what the browser has of it. Sessions are a header here. */
+async function app(t, agent = "template-agent") {
+  process.env.AGENT = agent;
   const folder = project(t, PAGE, { "lib/user.js": SESSION });
   const load = (name) => import(pathToFileURL(join(folder, name)));
   const [route, browser] = [await load("app/api/chat/route.js"), await load("lib/chat.js")];
@@ -61,7 +60,10 @@ function page(t, { route, chatOptions, history, run }, thread = newId("thread"))
 
 /** Waits until the chat has answered and sends nothing more by itself. */
 async function settled(chat) {
-  for (let quiet = 0; quiet < 6; quiet = chat.status === "ready" ? quiet + 1 : 0) await new Promise((soon) => setTimeout(soon, 50));
+  for (let quiet = 0; quiet < 6; quiet = chat.status === "ready" ? quiet + 1 : 0) {
+    assert.notEqual(chat.status, "error", chat.error?.message);
+    await new Promise((soon) => setTimeout(soon, 50));
+  }
 }
 
 test("the AI SDK's guide pins what these checks run with", () => {
@@ -96,6 +98,30 @@ test("the AI SDK's reader makes one message of the stream", async (t) => {
   let last;
   for await (const message of readUIMessageStream({ stream })) last = message;
   assert.deepEqual([tools(last).map((part) => part.state), text(last)], [["output-available"], "It is 21C"]);
+});
+
+test("a chat with a supervisor shows the call, the data that came up, and the answer; so after a reload", async (t) => {
+  const { chat, reload } = page(t, await app(t, "limited-agent"));
+  const prompt = '@call survey {"field":"north"}\n@say It is flat';
+  await chat.sendMessage({ text: `@call agent-surveyor ${JSON.stringify({ prompt })}\n@say The north is flat` });
+  await settled(chat);
+  assert.equal(chat.error, undefined);
+  for (const messages of [chat.messages, await reload()]) {
+    assert.deepEqual(messages.map((message) => message.role), ["user", "assistant"]);
+    const [call] = tools(messages[1]);
+    assert.deepEqual([call.type, call.state, call.output.text, text(messages[1])], ["tool-agent-surveyor", "output-available", "It is flat", "The north is flat"]);
+    assert.deepEqual(messages[1].parts.filter((part) => part.type === "data-progress").map((part) => part.data), [{ field: "north", done: 100 }]);
+  }
+});
+
+test("a run that ends at a limit ends the chat's answer, without an error", async (t) => {
+  const { chat, reload } = page(t, await app(t, "limited-agent"));
+  const asks = (said) => `@call agent-surveyor ${JSON.stringify({ prompt: `@say ${said}` })}`;
+  await chat.sendMessage({ text: `${asks("one")}\n${asks("two")}\n@say never` });
+  await settled(chat);
+  assert.deepEqual([chat.status, chat.error], ["ready", undefined]);
+  for (const messages of [chat.messages, await reload()])
+    assert.deepEqual(messages.flatMap(tools).map((part) => part.state), ["output-available", "output-error"]);
 });
 
 test("a chat sends only what is new, and after a reload each message is there once", async (t) => {
