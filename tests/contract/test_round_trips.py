@@ -141,6 +141,27 @@ def test_a_turn_that_suspends_costs_what_any_turn_does_and_a_decision_seven(
         assert counter.round_trips == 7, (length, counter.operations)
 
 
+@pytest.mark.parametrize("delegations", [1, 2])
+def test_a_delegation_costs_three_round_trips_however_long_the_thread_is_and_others_of_its_step_none_more(
+    delegations: int, threads: dict[int, str], client: Any, table: str, counter: Counter
+) -> None:
+    """Of the sub-agent: its thread is looked for and its receipt claimed, the thread is created, its turn stored."""
+    sub = Agent(id="sub", model=FakeModel())
+    boss = Agent(id="boss", memory=Memory(last_messages=20), agents={"sub": sub}, model=FakeModel())
+    read: dict[int, int] = {}
+    for length, thread in threads.items():
+        asked = [("agent-sub", {"prompt": f"task {n}"}) for n in range(delegations)]
+        boss.model.answers = [calls(*asked), says("ok")]  # type: ignore[union-attr]
+        counter.clear()
+        asyncio.run(boss.generate(TEXT, thread=thread, resource="ana", storage=_Quiet(DynamoDBStorage(table, client))))
+        below = ["BatchGetItem", "PutItem", "TransactWriteItems", "TransactWriteItems"]  # a new thread has no messages
+        known = [o for o in counter.operations if o != "Query"]
+        assert known == sorted(["BatchGetItem", "TransactWriteItems", *below * delegations]), counter.operations
+        assert counter.round_trips == 2 + 3, (length, counter.operations)
+        read[length] = counter.bytes_read
+    assert read[2_000] == pytest.approx(read[20], rel=0.02)
+
+
 class _Quiet(DynamoDBStorage):
     """The store without what the library does after a turn, which a function of its own does when deployed."""
 

@@ -105,6 +105,24 @@ async def test_del3_the_result_holds_more_than_the_model_reads(desk):
     assert answer.content["parts"][0]["toolInvocation"]["result"] == told
 
 
+async def test_del3_results_that_are_too_big_for_the_supervisors_answer_stay_in_the_sub_thread(desk):
+    """50 delegations with huge results still make an answer that can be stored."""
+
+    @tool
+    def read(pages: int) -> str:
+        """Read"""
+        return "x" * pages
+
+    asked = calls(("read", {"pages": 30_000}), ("read", {"pages": 900_000}), ("read", {"pages": 9}))
+    d = desk((asks("researcher"), "done"), (asked, "read"), on_sub={"tools": [read]})
+    (told,) = results_of(await d.turn())
+    small, big, last = told["subAgentToolResults"]
+    assert small["result"] == "x" * 30_000 and last["result"] == "x" * 9
+    assert big["result"].startswith("Left out: 9000") and big["toolCallId"] == "call-read-1"
+    (_, answer) = await d.stored(told["subAgentThreadId"])
+    assert "x" * 900_000 in str(answer.content)
+
+
 async def test_del3_a_failed_tool_of_the_sub_agent_is_marked(desk):
     @tool
     def broken() -> str:

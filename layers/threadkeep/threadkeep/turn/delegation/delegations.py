@@ -46,6 +46,8 @@ from threadkeep.turn.tools import (
 
 REJECTED = "[Delegation Rejected]"
 _MARGIN: Millis = 5_000  # what a level keeps of its time for itself (DESIGN 6)
+_ROOM = 50_000  # characters of tool results that one delegation brings into its supervisor's answer, which is one row
+_LEFT_OUT = "Left out: {} characters, which are stored in the sub-agent's thread"
 _WHY: dict[Failure, str] = {"timeout": ": it took too long", "cancelled": ": it was cancelled"}
 
 _log = logging.getLogger(__name__)
@@ -314,7 +316,17 @@ def _result(report: Report, text: str) -> dict[str, Json]:
     """The result of the tool, as it is stored and returned (DEL-3)."""
     given = {"subAgentThreadId": report.thread_id, "subAgentResourceId": report.resource_id}
     named = {name: value for name, value in given.items() if value is not None}
-    return {"text": text, **named, "subAgentToolResults": list(report.tool_results)}
+    return {"text": text, **named, "subAgentToolResults": _kept(report.tool_results)}
+
+
+def _kept(results: Sequence[dict[str, Json]]) -> list[Json]:
+    """The sub-agent's tool results as far as there is room for them: all are stored in its own thread."""
+    room, kept = _ROOM, list[Json]()
+    for result in results:
+        size = len(jsontext.dumps(result))
+        kept.append(result if size <= room else {**result, "args": {}, "result": _LEFT_OUT.format(size)})
+        room -= size if size <= room else 0
+    return kept
 
 
 def _told_result(report: Report) -> DelegationResult:
