@@ -1,4 +1,4 @@
-"""Every rule of threads, messages and turns is a test, or a row of docs/compatibility.md that says why not.
+"""Every rule of memory, turns and delegation is a test, or a row of docs/compatibility.md that says why not.
 
 A test is named after its rule: `test_th7_...`, `test_mrc4_...`, `test_drc2_...`, `test_h21_...`, several at once
 where it tests several; the docstring may name further ones. A row of a table may be the id of a parameter: `m5`.
@@ -14,23 +14,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (ROOT / "tests", ROOT / "layers/threadkeep/threadkeep/testing")
-CASES = (5, 6, 7, 8, 9, 11, 12, 13, 14, 18, 19, 20, 21, 22, 27, 29, 30, 31, 32, 33, 34)
+CASES = (4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 27, 28, 29, 30, 31, 32, 33, 34)
 
 LAST = {
     "TH": 18, "MS": 17, "M-RC": 10, "CTX": 7, "PR": 14, "LOOP": 14, "CALL": 3, "TT": 7, "CFG": 9, "RX": 3, "D-RC": 6,
-    "WM": 28, "VN": 7, "SS": 7, "SIG": 9, "MUT": 7,
+    "WM": 28, "VN": 7, "SS": 7, "SIG": 9, "MUT": 7, "DEL": 28, "SHR": 6,
 }  # fmt: skip
 ROWS = {"M": 24, "W": 14}  # of the tables of working memory
 RULES = (
     *(f"{group}-{n}" for group, last in LAST.items() for n in range(1, last + 1)),
     "TH-11a",
     *(f"{table}{n}" for table, last in ROWS.items() for n in range(1, last + 1)),
-    *(f"M-DISC-{n}" for n in (1, 2, 4, 6, 7, 11, 12, 14)),
-    "D-DISC-20",
+    *(f"M-DISC-{n}" for n in (1, 2, 4, 6, 7, 10, 11, 12, 14)),
+    *(f"D-DISC-{n}" for n in (16, 17, 18, 19, 20)),
     *(f"H{n:02}" for n in CASES),
 )
 # These are tests, whatever the page says of them.
-TESTED = {"WM", "VN", "SS", "CALL"}
+TESTED = {"WM", "VN", "SS", "CALL", "SHR"}
 DECIDED = {
     rule
     for rule in RULES
@@ -38,10 +38,10 @@ DECIDED = {
 }
 
 _IN_NAME = re.compile(
-    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|h|w|m)_?(\d+a?)(?![a-z0-9])"
+    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|del|shr|h|w|m)_?(\d+a?)(?![a-z0-9])"
 )
 _IN_TEXT = re.compile(
-    r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX|WM|VN|SS|SIG|MUT)-\d+a?\b|\b(?:H\d\d|[MW]\d{1,2})\b"
+    r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX|WM|VN|SS|SIG|MUT|DEL|SHR)-\d+a?\b|\b(?:H\d\d|[MW]\d{1,2})\b"
 )
 
 
