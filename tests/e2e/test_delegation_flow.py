@@ -95,6 +95,7 @@ def test_what_takes_too_long_is_told_in_time(
     house: Stack, manager: Application, scripted: ScriptedModel, thread: str, owner: str, hold: str
 ) -> None:
     hasty = Application(house, manager.http, "hasty")
+    manager.say(delegate(("clerk", "@wait 500\n@say warm"), ("clerk", "@wait 500\n@say warm")), new_id(), owner)
     said = delegate(("clerk", f"@hold {hold}\n@say late"), ("clerk", "@say early")) + f"\n{thread}"
     reply = hasty.say(said, thread, owner)
     assert reply["text"] == "done"

@@ -20,7 +20,7 @@ from samtranslator.translator.translator import Translator
 from samcli.yamlhelper import yaml_parse
 source = yaml_parse(open("template.yaml").read())
 for resource in source["Resources"].values():  # as `sam package` leaves them
-    for name in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
+    for name in {"CodeUri", "ContentUri", "DefinitionUri"} & resource.get("Properties", {}).keys():
         resource["Properties"][name] = "s3://bucket/key"
 expanded = Translator(None, Parser()).translate(source, {"Stage": "dev"})
 json.dump(expanded, sys.stdout)

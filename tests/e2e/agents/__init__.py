@@ -80,7 +80,7 @@ staff_of_manager = {"clerk": clerk, "broken": broken, "deputy": deputy, "writer"
 
 agents = [
     Agent(id="manager", memory=Memory(), agents=staff_of_manager),
-    Agent(id="hasty", memory=Memory(), agents=staff_of_manager, limits=Limits(seconds=5)),
+    Agent(id="hasty", memory=Memory(), agents=staff_of_manager, limits=Limits(seconds=6)),
     Agent(id="careful", memory=Memory(), tools=[count]),
     _agent("template-agent", template=TEMPLATE),
     _agent("thread-agent", template=TEMPLATE, scope="thread"),
