@@ -302,6 +302,22 @@ async def test_a_purge_is_bounded_and_goes_on_where_it_stopped(
     assert {row["threadCount"]["N"] for key, row in rows(client, table).items() if key[1] == "@"} == {"0"}
 
 
+async def test_a_purge_of_the_smallest_steps_removes_what_leads_to_the_rest_last(
+    storage: DynamoDBStorage, thread: Thread, client: Any, table: str
+):
+    for sub in ("sub0", "sub1"):
+        await storage.create_thread(replace(SUB, id=sub))
+    await storage.write_entries("j", entries("a", "b"), thread_id="t#1")
+    await storage.delete_thread("t#1", resource_id=None)
+    pointer = "N#000000000000000#j"
+    expected = (["E#a", "E#b", pointer, "S#sub1"], ["E#a", "E#b", pointer], ["E#b", pointer], [pointer], [])
+    for left in expected:
+        assert await storage.purge_thread("t#1", limit=1) is False
+        assert sorted(sk for pk, sk in rows(client, table) if pk in ("T#t%231", "N#j") and sk != "@") == left
+    assert await storage.purge_thread("t#1", limit=1) is True
+    assert left_of(client, table) == tombstones(["sub0", "sub1"])
+
+
 @pytest.mark.parametrize("limit", [None, 40])
 @pytest.mark.parametrize("served", [0, 1, 2, 4, 7, 12])
 async def test_a_purge_that_fails_at_any_point_is_taken_up_again(

@@ -95,7 +95,7 @@ GROUPS = (
             _part(
                 "storage/dynamodb/purges.py",
                 *_on_table(
-                    "sub or go_with or with_a_thread_go or purge_is_bounded", "tests/contract/test_dynamodb_journals.py"
+                    "sub or go_with or with_a_thread_go or purge_of", "tests/contract/test_dynamodb_journals.py"
                 ),
                 only="_bury _bury_subs _forget_journals",
             ),
