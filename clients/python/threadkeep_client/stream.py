@@ -24,6 +24,13 @@ class Chunk(Reply):
         return str(self.payload.get("text", "")) if self.type == "text-delta" else ""
 
     @property
+    def output(self) -> "Chunk | None":
+        """What a sub-agent says, a chunk of its own run: of a `tool-output`. None for all others."""
+        given: Any = self.payload.get("output")
+        is_chunk = self.type == "tool-output" and isinstance(given, dict) and "type" in given
+        return Chunk.model_validate(given) if is_chunk else None
+
+    @property
     def problem(self) -> str:
         """Why the run failed or was stopped; empty for chunks that do not say so."""
         if self.type == "tripwire":

@@ -99,6 +99,30 @@ def test_a_chat_streams_where_the_server_can(run: Run, door: Door) -> None:
     assert len(door.seen) == 1 and json.loads(door.seen[0][3])["memory"]["thread"].startswith("chat-")
 
 
+def test_a_chat_tells_beside_the_answer_what_the_agents_below_do(run: Run, door: Door) -> None:
+    def below(inner: dict[str, Any], key: str = "finder") -> dict[str, Any]:
+        return chunk("tool-output", toolCallId="c", toolName=f"agent-{key}", output=inner)
+
+    given = [
+        chunk("tool-call", toolCallId="c", toolName="agent-finder"),
+        below(chunk("text-delta", text="not the answer")),
+        below(chunk("tool-call", toolCallId="d", toolName="agent-leaf")),
+        below(below(chunk("tool-call", toolCallId="e", toolName="look"), "leaf")),
+        {"type": "data-progress", "runId": "r", "data": {"done": 1, "of": "\x1b[2J"}},
+        {"type": "data-thread-title", "runId": "r", "data": {"title": "x"}, "transient": True},
+        below(chunk("error", error={"message": "a sub-agent failed"})),
+        below(chunk("finish", stepResult={"reason": "error"})),
+        *RUN,
+    ]
+    door.streams["assistant"] = pieces(*map(event, given))
+    code, out, err = run("chat", "assistant", "--resource", "ada", "-m", "Hi")
+    assert (code, out) == (0, "Grüß dich\u2028\x85du\n")
+    assert err.splitlines() == [
+        "[agent-finder]", "[agent-finder > agent-leaf]", "[agent-finder > agent-leaf > look]",
+        '[data-progress {"done": 1, "of": "\\u001b[2J"}]',
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -103,6 +103,18 @@ def test_chunks_tell_text_and_problems() -> None:
     assert user.model_extra == {"data": {"id": "x"}}
 
 
+def test_a_chunk_of_a_sub_agent_is_read_at_any_depth_and_is_no_text_of_the_answer() -> None:
+    def wrapped(key: str, inner: dict[str, Any]) -> dict[str, Any]:
+        return {**chunk("tool-output", toolCallId="c", toolName=f"agent-{key}", output=inner), "from": "USER"}
+
+    (seen,) = decoded(event(wrapped("a", wrapped("b", chunk("text-delta", text="deep")))))
+    assert seen.text == "" and seen.problem == ""
+    assert seen.output and seen.output.output and seen.output.output.text == "deep"
+    assert seen.output.payload["toolName"] == "agent-b"
+    assert Chunk(type="tool-output", payload={"output": "no chunk"}).output is None
+    assert Chunk(type="tool-result", payload={"output": {"type": "x"}}).output is None
+
+
 def test_a_run_is_read_as_it_comes(door: Door, client: Client) -> None:
     door.streams["assistant"] = pieces(b": connected\n\n", BYTES[:100], BYTES[100:])
     with client.stream("assistant", "Hi", thread="t", resource="ada", max_steps=2) as chunks:

@@ -1,6 +1,7 @@
 """`threadkeep chat`."""
 
 import getpass
+import json
 import sys
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from threadkeep_client.calls import TurnOptions
 from threadkeep_client.cli import show
 from threadkeep_client.cli.session import CommandFailed, Session
 from threadkeep_client.errors import ApiError, NotFound, ThreadkeepError, Unauthenticated
+from threadkeep_client.stream import Chunk
 
 _NO_ROUTE = (404, 405, 501)
 
@@ -61,8 +63,8 @@ class Conversation:
                 show.text(chunk.text, end="")
                 problem = problem or chunk.problem
                 finished = finished or chunk.type in ("finish", "abort", "tripwire", "tool-call-approval")
-                if chunk.type == "tool-call":
-                    print(f"[{chunk.payload.get('toolName')}]", file=sys.stderr)
+                if told := _told(chunk):
+                    print(show.clean(told), file=sys.stderr)
         print()
         if problem or not finished:
             raise CommandFailed(problem or "The answer broke off")
@@ -78,6 +80,17 @@ class Conversation:
     def _memory(self) -> Any:
         read_only: TurnOptions = {"memory_options": {"readOnly": True}} if self._session.options.read_only else {}
         return {"thread": self.thread, "resource": self.resource, **read_only}
+
+
+def _told(chunk: Chunk, above: str = "") -> str:
+    """What the agent and those below it do, in one line: calls, and data that tools tell. Empty for all others."""
+    tool = chunk.payload.get("toolName")
+    if chunk.output is not None:
+        return _told(chunk.output, f"{above}{tool} > ")
+    more = chunk.model_extra or {}
+    if chunk.type.startswith("data-") and not more.get("transient"):
+        return f"[{above}{chunk.type} {json.dumps(more.get('data'), ensure_ascii=False)}]"
+    return f"[{above}{tool}]" if chunk.type == "tool-call" else ""
 
 
 def _lines(people: bool) -> Iterator[str]:
