@@ -38,6 +38,12 @@ def resource_parts(resource_id: str) -> tuple[str, ...]:
     return tuple(resource_id.split(_SUB))
 
 
+def owner_of(resource_id: str) -> str | None:
+    """The resource for which a sub-agent works in the end, or the resource itself; None for a run without owner."""
+    owner = resource_parts(resource_id)[0]
+    return None if _ALONE in owner else owner
+
+
 def shown_resource(resource_id: str) -> str:
     """The resource as it is spelled on the wire: `<resource>-<key>` for a sub-agent's (DEL-5)."""
     owner, *keys = resource_parts(resource_id)

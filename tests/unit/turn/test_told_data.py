@@ -10,6 +10,7 @@ from tests.unit.fakes import calls, says
 from tests.unit.turn.test_approvals import decided
 from tests.unit.turn.test_stream import kinds, told
 from threadkeep import Memory, RequestContext, ToolContext, tool
+from threadkeep.ids import nobodys_resource, sub_resource
 from threadkeep.memory.messages import is_data, parts_of
 from threadkeep.turn import events
 from threadkeep.turn.processors.base import Processor
@@ -81,6 +82,7 @@ async def test_data_are_shown_to_no_model_and_the_history_stays_whole(house):
     [
         ("progress", 1), ("data-", 1), ("data-a b", 1), ("data-user-message", 1), ("data-thread-title", 1),
         ("data-om-status", 1), ("data-x", float("nan")), ("data-x", object()),
+        ("data-x", "x" * 49_999),
     ],
 )  # fmt: skip
 async def test_what_is_no_data_is_an_error_of_the_tool(type: str, data: Any):
@@ -88,6 +90,25 @@ async def test_what_is_no_data_is_an_error_of_the_tool(type: str, data: Any):
     with pytest.raises(ValueError):
         await context.tell(type, data)
     assert context.told == []
+
+
+async def test_data_may_have_just_the_size_that_is_allowed():
+    context = ToolContext("a", "run", "call", None, None, RequestContext())
+    await context.tell("data-x", "x" * 49_998)
+    assert len(context.told) == 1
+
+
+@pytest.mark.parametrize(
+    ("resource", "owner"),
+    [
+        ("ana", "ana"),
+        (sub_resource(sub_resource("ana", "a"), "b"), "ana"),
+        (sub_resource(nobodys_resource("boss", "run"), "a"), None),
+        (None, None),
+    ],
+)
+def test_h17_the_owner_of_a_tools_run_is_the_person_at_every_depth(resource, owner):
+    assert ToolContext("a", "run", "call", None, resource, RequestContext()).owner == owner
 
 
 async def test_data_are_kept_as_they_were_when_they_were_told():

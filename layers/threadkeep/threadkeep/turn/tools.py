@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic_core import to_jsonable_python
 
-from threadkeep import jsontext
+from threadkeep import ids, jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
 from threadkeep.jsontext import Json
 from threadkeep.memory.history import DECLINED, result_text, tool_text
@@ -23,6 +23,7 @@ from threadkeep.turn.context import RequestContext
 
 CONCURRENCY = 10  # calls of one step that run at the same time (LOOP-12)
 _EXCERPT = 200
+_MAX_DATA = 50_000  # characters of JSON
 _DATA = re.compile(r"data-(?!user-message$|thread-title$|om-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Who calls a tool: handed to every tool that asks for it. `told` is what the tool has told so far."""
+    """Who calls a tool: handed to every tool that asks for it.
+
+    `resource_id` is whose memory the agent uses; in a sub-agent that is the pair of its supervisor's and its key, which
+    is for keys and nobody's eyes. `told` is what the tool has told so far.
+    """
 
     agent_id: str
     run_id: str
@@ -41,16 +46,24 @@ class ToolContext:
     told: list[Content] = field(default_factory=list[Content])
     watcher: Callable[[Content], Awaitable[None]] | None = None
 
+    @property
+    def owner(self) -> str | None:
+        """The resource for which the run works, of a sub-agent that of the first supervisor. None without an owner."""
+        return None if self.resource_id is None else ids.owner_of(self.resource_id)
+
     async def tell(self, type: str, data: Json) -> None:
         """Tell user interfaces some data while the tool runs: a chunk of the stream, and a part of the stored answer.
 
         What a sub-agent's tool tells stands in the answers of all agents above it, too (DEL-26); no model sees it.
         `type` is `data-` and a name of yours. Raises `ValueError` for another type, for one that the house uses
-        itself, and for data that JSON cannot say.
+        itself, for data that JSON cannot say, and for more than 50,000 characters of JSON.
         """
         if not _DATA.fullmatch(type):
             raise ValueError(f"a tool tells data of a type such as data-progress, of its own, not {type!r}")
-        part = data_part(type, jsontext.loads(jsontext.dumps(to_jsonable_python(data))))
+        text = jsontext.dumps(to_jsonable_python(data))
+        if len(text) > _MAX_DATA:
+            raise ValueError(f"a tool tells at most {_MAX_DATA:,} characters of JSON at once, not {len(text):,}")
+        part = data_part(type, jsontext.loads(text))
         self.told.append(part)
         if self.watcher is not None:
             await self.watcher(part)
