@@ -1,5 +1,6 @@
 """The real Studio, unmodified, in front of the deployed application: what a person does there, and what is stored."""
 
+import json
 import re
 
 import httpx
@@ -79,6 +80,29 @@ def test_a_tool_waits_for_approval(studio: Studio, api: httpx.Client) -> None:
     expect(studio.log.get_by_text("May I?", exact=True)).to_have_count(1)
     expect(approve).to_have_count(0)
     studio.shoot("7-approved-after-reload")
+
+
+def test_a_supervisor_shows_its_sub_agent_under_the_call_and_after_a_reload_each_message_once(
+    studio: Studio, api: httpx.Client, scripted: ScriptedModel
+) -> None:
+    held = new_id("stall")
+    said, answer = "Glowing embers keep for hours.", "The researcher says: for hours."
+    prompt = json.dumps({"prompt": f"@stall {held}\n@say {said}"})
+    asked = f"Ask the researcher\n@call agent-researcher {prompt}\n@say {answer}"
+    studio.chat("supervisor")
+    studio.send(asked)
+    studio.expect_messages(asked, "Glowing")
+    studio.shoot("13-sub-agent-speaks")
+    scripted.release(held)
+    studio.expect_messages(asked, said, answer)
+    studio.shoot("14-supervisor-answers")
+    eventually(lambda: len(stored(api, studio.thread)) == 2)
+    assert stored(api, studio.thread) == [("user", asked), ("assistant", answer)]
+    studio.page.reload()
+    studio.expect_messages(asked, answer)
+    studio.log.get_by_role("button", name="researcher").click()
+    studio.expect_messages(asked, said, answer)
+    studio.shoot("15-supervisor-after-reload")
 
 
 def test_the_memory_panel_shows_and_saves_working_memory(studio: Studio, api: httpx.Client, thread: str) -> None:
