@@ -137,7 +137,7 @@ def feedback_of(run: SuspendedRun) -> tuple[str, ...]:
 
 
 def limits_of(run: SuspendedRun) -> Limits | None:
-    """What the run may still do; None for one that delegates nothing."""
+    """How far the run may still go; None for one that is over."""
     kept = jsontext.as_object(run.request.get("limits"))
     return None if kept is None else Limits(**kept)
 
@@ -191,7 +191,7 @@ def _kept(agent: TurnAgent, request: TurnRequest, steps: int, shown: Iterable[In
         ],
         "askFirst": request.ask_first,
         "structuredOutput": asdict(request.structured_output) if request.structured_output else None,
-        "limits": asdict(request.limits) if request.limits and agent.agents else None,
+        "limits": asdict(request.limits) if request.limits else None,
     }
     return {name: value for name, value in kept.items() if value not in (None, [], {}, False)}
 

@@ -45,6 +45,18 @@ async def test_ms14_h17_it_sees_the_stored_thread_without_the_step_that_waits(de
     ]
 
 
+async def test_ms14_h17_users_whose_delegations_wait_keep_apart(desk):
+    memory = Memory(working_memory=True)
+    note = calls(("updateWorkingMemory", {"memory": "ana likes tea"}))
+    d = desk((asks("researcher"),) * 2 + ("done",) * 2, (note, "for ana", "for bo"), {"memory": memory})
+    runs = {user: await waiting(d, thread=f"T-{user}", resource=user) for user in ("u-ana", "u-bo")}
+    for user, run in runs.items():
+        (told,) = results_of(await d.decide(run, CALL))
+        assert told["subAgentResourceId"] == f"{user}-researcher"
+        assert [t.id for t in await d.sub_threads(user)] == [told["subAgentThreadId"]]
+    assert "tea" not in str(d.sub_model.prompt)
+
+
 async def test_ms14_of_the_answer_that_waits_only_earlier_steps_are_seen(desk):
     step = calls(("nope", {}), text="first this")
     d = desk((step, asks("researcher", text="may I?"), "done"))
