@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from threadkeep.agents import Registry
 from threadkeep.config import settings
 from threadkeep.http.app import App
+from threadkeep.http.executions import Executions
 from threadkeep.http.workers import Workers
 from threadkeep.models.registry import Models
 from threadkeep.storage.dynamodb import DynamoDBStorage
@@ -26,13 +27,14 @@ _EXECUTION_SECONDS = 310  # an Express execution ends by itself after 300
 def app() -> App:
     """What HTTP operations need: storage, models and the deployer's agents."""
     own = services()
-    function = settings().work_function
+    function, machine = settings().work_function, settings().supervisor_machine
     return App(
         storage=own.storage,
         registry=registry(),
         models=own.models,
         workers=workers(function) if function else None,
         delegator=own.delegator,
+        executions=Executions(cache(lambda: _client("stepfunctions")), machine) if machine else None,
     )
 
 

@@ -18,6 +18,7 @@ class Settings:
     stream_deadline_seconds: float = 840.0  # for streamed runs; below the function's 15 minutes
     after_turn_queue_url: str = ""
     delegation_machine: str = ""  # ARN of the machine that runs sub-agents of buffered runs; empty: in the same process
+    supervisor_machine: str = ""  # ARN of the machine that drives durable runs; empty: there are none
     work_function: str = ""  # runs what is sent to threads; empty: nothing can be sent, and nobody can subscribe
     service_key_secret: str = ""  # name or ARN of the secret that holds the service key
     jwt_issuer: str = ""  # empty: only the service key opens the door

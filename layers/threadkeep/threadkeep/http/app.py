@@ -7,6 +7,7 @@ from threadkeep.storage.port import Storage
 
 if TYPE_CHECKING:  # agents import model adapters and the deployer's code; only those who build an App need them
     from threadkeep.agents import Registry
+    from threadkeep.http.executions import Executions
     from threadkeep.http.workers import Workers
     from threadkeep.models.registry import Models
     from threadkeep.turn.delegation.orders import Delegator
@@ -17,7 +18,7 @@ class App:
     """The adapters that `threadkeep.bootstrap` wired, one per process.
 
     Without `workers` nothing can be sent to a thread, and nobody can subscribe to one. Without a `delegator`
-    sub-agents run in the process of their supervisor.
+    sub-agents run in the process of their supervisor. Without `executions` there are no durable runs.
     """
 
     storage: Storage
@@ -25,3 +26,4 @@ class App:
     models: "Models"
     workers: "Workers | None" = None
     delegator: "Delegator | None" = None
+    executions: "Executions | None" = None

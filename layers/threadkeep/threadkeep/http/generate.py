@@ -1,5 +1,6 @@
 """`POST /api/agents/{agentId}/generate`: one turn, answered in one piece (spec-http 2.2)."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
@@ -17,6 +18,7 @@ from threadkeep.memory.options import MemoryOptions, merged
 from threadkeep.memory.working_memory.tool import tool_form
 from threadkeep.models.port import ModelSettings
 from threadkeep.turn.context import SPEAKER_KEY, RequestContext
+from threadkeep.turn.delegation.options import Limits
 from threadkeep.turn.input import input_messages
 from threadkeep.turn.receipts import repeatable
 from threadkeep.turn.request import Conversation, Repeatable, Services, TurnAgent, TurnRequest
@@ -128,6 +130,15 @@ class SpeakerBody(wire.Body):
     functional_role: Annotated[str, Field(max_length=MAX_SPEAKER)] = ""
 
 
+class LimitsBody(wire.Body):
+    """How far the run may go; each can only narrow what the agent allows."""
+
+    delegations: Annotated[int, Field(ge=0)] | None = None
+    depth: Annotated[int, Field(ge=0)] | None = None
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
+
+
 class GenerateBody(wire.Body):
     """`maxSteps` 0 means the agent's own. With `requireToolApproval` every tool of the agent needs an approval.
 
@@ -149,6 +160,7 @@ class GenerateBody(wire.Body):
     structured_output: StructuredBody | None = None
     require_tool_approval: bool = False
     speaker: SpeakerBody | None = None
+    limits: LimitsBody | None = None
 
 
 async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Json]:
@@ -160,7 +172,7 @@ async def generate(call: Call[wire.ContextQuery, GenerateBody]) -> dict[str, Jso
 
 
 async def turn_of(
-    call: Call[wire.ContextQuery, GenerateBody], route: str, deadline: float
+    call: Call[wire.ContextQuery, GenerateBody], route: str, deadline: float | None
 ) -> tuple[TurnAgent, TurnRequest]:
     """The agent as it is for this request, and the turn that the body asks for. `deadline` is in seconds.
 
@@ -193,6 +205,7 @@ async def turn_of(
         structured_output=_structured_output(call.body.structured_output),
         repeat=_repeat(call, conversation, route),
         memory_options=call.body.memory.options if call.body.memory else None,
+        limits=_limits(call.body.limits, resolved),
     )
 
 
@@ -277,6 +290,11 @@ def _tool_choice(body: GenerateBody, agent: TurnAgent, options: MemoryOptions) -
     if body.tool_choice.tool_name not in known:
         _refuse("toolChoice.toolName", f"there is no such tool, only {', '.join(known) or 'none'}")
     return body.tool_choice.tool_name
+
+
+def _limits(given: LimitsBody | None, agent: TurnAgent) -> Limits | None:
+    """The limits of the call; what it does not name is the agent's."""
+    return replace(agent.limits, **given.model_dump(exclude_none=True)) if given else None
 
 
 def _settings(given: Settings | None) -> ModelSettings | None:

@@ -127,7 +127,7 @@ def _operation(name: str, route: Route[Any, Any, Any], schemas: dict[str, Json])
         "summary": route.summary,
         "tags": [route.function],
         "parameters": _path_parameters(route.path) + _query_parameters(route.query, schemas[f"{key} query"]),
-        "responses": {"200": _ok(route, schemas[f"{key} reply"])} | _errors(route),
+        "responses": {str(route.status): _ok(route, schemas[f"{key} reply"])} | _errors(route),
     }
     if route.body is not NoBody:
         operation["requestBody"] = {

@@ -78,8 +78,8 @@ class Route(Generic[Q, B, R]):
 
     `path` is as API Gateway's `resource`, `function` the folder under `functions/` that serves it.
     `query`, `body` and `reply` are pydantic models (or types that pydantic can describe); what the
-    operation returns is written by `reply`'s aliases. `errors` are the statuses it adds to the usual
-    400, 401 and 500. `content_types` are those that a body may have. With `streams` the operation yields
+    operation returns is written by `reply`'s aliases. `status` is that of success, `errors` are those it adds to the
+    usual 400, 401 and 500. `content_types` are those that a body may have. With `streams` the operation yields
     chunks, JSON objects, and comments, as an async generator; `reply` is then `str`, the text of the event stream.
     """
 
@@ -95,6 +95,7 @@ class Route(Generic[Q, B, R]):
     errors: tuple[int, ...] = ()
     content_types: tuple[str, ...] = (JSON,)
     streams: bool = False
+    status: int = 200
 
     @property
     def name(self) -> str:

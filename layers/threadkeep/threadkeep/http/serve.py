@@ -40,7 +40,7 @@ async def serve(route: Route[Any, Any, Any], request: Request, app: App) -> Repl
     found = await cast(Awaitable[Any], route.operation(_checked(route, request, app)))
     answer = cast(Answer[Any], found) if isinstance(found, Answer) else Answer(found)
     plain = _adapter(route.reply).dump_python(answer.body, by_alias=True, exclude_unset=True, warnings=False)
-    return Reply(200, jsontext.dumps(plain), answer.headers)
+    return Reply(route.status, jsontext.dumps(plain), answer.headers)
 
 
 async def opened(route: Route[Any, Any, Any], request: Request, app: App) -> AsyncGenerator[Told]:

@@ -77,7 +77,13 @@ class Course:
         limits = self.delegations.limits
         if self.delegations.spent >= limits.tokens:
             return "max-tokens"
-        return "max-seconds" if clock.now() >= self.request.began + int(limits.seconds * 1000) else None
+        is_late = clock.now() >= self.request.began + int(limits.seconds * 1000)
+        return "max-seconds" if is_late and not self._told_again else None
+
+    @property
+    def _told_again(self) -> bool:
+        """Whether a durable run took the next step before: its time was not over then."""
+        return self.request.journal is not None and self.request.journal.ahead
 
     async def _asked(self, steps: Sequence[Step], continues: bool) -> IterationVerdict:
         hook, hooks = self.agent.on_iteration, self.delegations.hooks

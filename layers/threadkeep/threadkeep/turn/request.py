@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a turn is handed its models; it does not know the adapters 
     from threadkeep.models.registry import Models
     from threadkeep.turn.delegation.orders import Delegator
     from threadkeep.turn.events import Sink
+    from threadkeep.turn.journal import RunJournal
 
 DEFAULT_MAX_STEPS = 5  # model calls in one run (LOOP-1)
 
@@ -125,8 +126,8 @@ class TurnRequest:
     each step whether somebody wants the run to end. `memory_options` is what the call itself asks of the memory, as
     JSON: it is kept with a run that is suspended. `resumes` is the suspended run that this turn goes on with.
     `limits` narrow those of the agent. `began` is when the run began, 0 for now. `path` leads to the agent where it is
-    delegated to (`delegation.orders.Order`). `within` is the durable run that the turn is part of; with `ends_run` its
-    commit is the run's end.
+    delegated to (`delegation.orders.Order`). `within` is the durable run that the turn is part of; with
+    a `journal` it is that run itself, and its commit the run's end.
     """
 
     messages: tuple[InputMessage, ...]
@@ -155,7 +156,7 @@ class TurnRequest:
     began: Millis = 0
     path: tuple[str, ...] = ()
     within: str | None = None
-    ends_run: bool = False
+    journal: "RunJournal | None" = None
 
 
 @dataclass(frozen=True, slots=True)

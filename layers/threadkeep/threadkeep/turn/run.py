@@ -86,9 +86,14 @@ async def run_turn(agent: TurnAgent, request: TurnRequest, services: Services) -
         has_caller=not request.path,
         memory=memory.tool if memory else None,
     )
-    model = _model(agent, services)
+    model, name, provider = _model(agent, services)
+    if request.journal is not None:
+        model, tools = request.journal.model(model), request.journal.tools(tools)
     async with receipts.held(plan.storage, request if plan.stores else replace(request, repeat=None)) as hold:
-        ready = await _Turn(agent, request, plan, *model, tools, memory, hold, live, delegations).in_time()
+        turn = _Turn(agent, request, plan, model, name, provider, tools, memory, hold, live, delegations)
+        ready = await turn.in_time()
+        if request.journal is not None:
+            await request.journal.ended(ready.result)
         result = await whole(_stored(plan.storage, ready, hold))
         if ready.title is not None:
             await _tell_title(live, Services(plan.storage, services.models), ready.title)
@@ -178,7 +183,7 @@ class _Turn:
 
     async def _answered(self, state: TurnState) -> _Ready:
         """Have the model answer; nothing is stored yet but the thread, where there was none."""
-        plan, now = self.plan, clock.now()
+        plan, now = self.plan, self.request.began
         results = client_results.joined(self.request.messages, state.history, plan.window)
         request, state = replace(self.request, messages=results.messages), replace(state, history=results.history)
         if (waiting := await self._still_waiting(request, state, results.updates)) is not None:
@@ -282,16 +287,16 @@ class _Turn:
             updates=answered.updates,
             receipt=receipt,
             suspended=record,
-            within=_within(request, receipt),
+            within=_within(request),
         )
         return _Ready(result, commit, job if at_once else None)
 
 
-def _within(request: TurnRequest, receipt: Receipt | None) -> RunGuard | None:
-    """The durable run that the turn is part of; with what is kept of the turn, if that is its end."""
+def _within(request: TurnRequest) -> RunGuard | None:
+    """The durable run that the turn is part of; with what its record keeps of the turn, if that is its end."""
     if request.within is None:
         return None
-    return RunGuard(request.within, receipt.reply if receipt and request.ends_run else None)
+    return RunGuard(request.within, request.journal.ending if request.journal else None)
 
 
 def _delegations(agent: TurnAgent, request: TurnRequest, plan: Plan, services: Services, live: Live) -> Delegations:

@@ -275,7 +275,14 @@ async def _ran(tool: Tool, call: ToolCall, context: ToolContext) -> CallOutcome 
         return failed(call, "The tool was cancelled")
     except Exception as error:  # a tool may raise anything; the model is told and goes on (LOOP-8)
         _log.warning("tool %s failed", call.name, exc_info=True)
-        return failed(call, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        return failed(call, why(error))
+
+
+def why(error: Exception) -> str:
+    """What a model reads of an error that a tool raised."""
+    if isinstance(error, ToolRefused):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def validation_result(call: ToolCall, problems: Mapping[str, str]) -> Content:
