@@ -34,13 +34,13 @@ Json = Any
 
 
 def replies(description: dict[str, Json]) -> dict[str, Json]:
-    """The part of an OpenAPI description that replies with status 200 are made of.
+    """The part of an OpenAPI description that replies of success are made of.
 
     Titles are left out: the generator would make names of them that mean nothing.
     """
     schemas: dict[str, Json] = description["components"]["schemas"]
     operations = [operation for path in description["paths"].values() for operation in path.values()]
-    wanted = _named([operation["responses"].get("200") for operation in operations])
+    wanted = _named([operation["responses"].get(status) for operation in operations for status in ("200", "202")])
     found: set[str] = set()
     while missing := wanted - found:
         found |= missing

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from threadkeep_client import models
@@ -33,6 +34,7 @@ class TurnOptions(TypedDict, total=False):
     client_tools: Mapping[str, Json]
     structured_output: Mapping[str, Json]
     require_tool_approval: bool
+    limits: Mapping[str, Json]
 
 
 # --- agents and tools ---
@@ -119,6 +121,44 @@ def _turn(
     keyed = _keyed(key) if remembered or key is not None else {}
     repeat = "keyed" if remembered else "unsent"
     return Request("POST", path(f"/api/agents/{{}}/{verb}", agent_id), reply, {}, body, keyed, repeat)
+
+
+# --- durable runs ---
+
+
+def start_run(
+    agent_id: str,
+    messages: Messages,
+    *,
+    thread: str | Mapping[str, Json] | None = None,
+    resource: str | None = None,
+    idempotency_key: str | None = None,
+    **options: Unpack[TurnOptions],
+) -> Request[models.Started]:
+    """Begin a run that outlives this request; its id is the reply. Sent again, it is the same run."""
+    turn = _turn("runs", models.Started, agent_id, messages, thread, resource, idempotency_key, options)
+    return replace(turn, headers=_keyed(idempotency_key), repeat="keyed")
+
+
+def get_run(agent_id: str, run_id: str, *, resource_id: str | None = None) -> Request[models.RunView]:
+    """A durable run as it is now: its steps, its delegations, its result or error."""
+    query = {"resourceId": resource_id}
+    return Request("GET", path("/api/agents/{}/runs/{}", agent_id, run_id), models.RunView, query, repeat="always")
+
+
+def list_runs(
+    agent_id: str, thread_id: str, *, resource_id: str | None = None, per_page: int = 20
+) -> Request[models.Runs]:
+    """The durable runs of an agent on a thread, newest first."""
+    query = {"threadId": thread_id, "resourceId": resource_id, "perPage": per_page}
+    return Request("GET", path("/api/agents/{}/runs", agent_id), models.Runs, query, repeat="always")
+
+
+def cancel_run(agent_id: str, run_id: str, *, resource_id: str | None = None) -> Request[models.RunBrief]:
+    """End a durable run: nothing of it is stored from then on. One that is over stays as it is."""
+    query = {"resourceId": resource_id}
+    place = path("/api/agents/{}/runs/{}/cancel", agent_id, run_id)
+    return Request("POST", place, models.RunBrief, query, repeat="always")
 
 
 # --- threads ---

@@ -10,6 +10,7 @@ import httpx
 
 from threadkeep_client import calls
 from threadkeep_client.errors import ThreadkeepError, UnreadableReply, refusal, translated
+from threadkeep_client.models import RunView
 from threadkeep_client.request import Request
 from threadkeep_client.retries import USUAL, Retries
 from threadkeep_client.stream import Chunk, Decoder
@@ -75,6 +76,11 @@ class _Calls:
     generate = _Call(calls.generate)
     stream = _Stream(calls.stream)
 
+    start_run = _Call(calls.start_run)
+    get_run = _Call(calls.get_run)
+    list_runs = _Call(calls.list_runs)
+    cancel_run = _Call(calls.cancel_run)
+
     create_thread = _Call(calls.create_thread)
     get_thread = _Call(calls.get_thread)
     list_threads = _Call(calls.list_threads)
@@ -125,6 +131,17 @@ class Client(_Calls):
     def open(self, request: Request[Any]) -> "Stream":
         """The answer to a request piece by piece. It is sent when the stream is first read or entered."""
         return Stream(lambda: self._answer(request, stream=True))
+
+    def wait_for_run(
+        self, agent_id: str, run_id: str, *, resource_id: str | None = None, seconds: float = 3_600.0
+    ) -> RunView:
+        """A durable run once it is over. Raises `TimeoutError` if that takes longer than `seconds`."""
+        ends, pauses = time.monotonic() + seconds, _pauses()
+        while True:
+            run = self.get_run(agent_id, run_id, resource_id=resource_id)
+            if run.state != "running":
+                return run
+            time.sleep(_pause(ends, next(pauses), run_id))
 
     def close(self) -> None:
         self._http.close()
@@ -181,6 +198,17 @@ class AsyncClient(_Calls):
     def open(self, request: Request[Any]) -> "AsyncStream":
         """The answer to a request piece by piece. It is sent when the stream is first read or entered."""
         return AsyncStream(lambda: self._answer(request, stream=True))
+
+    async def wait_for_run(
+        self, agent_id: str, run_id: str, *, resource_id: str | None = None, seconds: float = 3_600.0
+    ) -> RunView:
+        """A durable run once it is over. Raises `TimeoutError` if that takes longer than `seconds`."""
+        ends, pauses = time.monotonic() + seconds, _pauses()
+        while True:
+            run = await self.get_run(agent_id, run_id, resource_id=resource_id)
+            if run.state != "running":
+                return run
+            await asyncio.sleep(_pause(ends, next(pauses), run_id))
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -324,6 +352,20 @@ def _eventful(response: httpx.Response) -> httpx.Response:
     if not kind.startswith("text/event-stream"):
         raise UnreadableReply(f"The server should answer with a stream of events, its content type is {kind}")
     return response
+
+
+def _pauses() -> Generator[float]:
+    """Seconds between looks at a run: close together while it is young."""
+    pause = 0.2
+    while True:
+        yield pause
+        pause = min(pause * 1.5, 5.0)
+
+
+def _pause(ends: float, pause: float, run_id: str) -> float:
+    if (left := ends - time.monotonic()) <= 0:
+        raise TimeoutError(f"Run {run_id} goes on; nobody waits for it any more")
+    return min(pause, left)
 
 
 def _checked(base_url: str) -> str:

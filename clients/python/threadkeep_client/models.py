@@ -157,6 +157,63 @@ class Revision(Reply):
     writer: str
 
 
+class RunDelegation(Reply):
+    """
+    One delegation. `text` is the beginning of what the sub-agent said, `duration` in milliseconds.
+    """
+
+    key: str
+    tool_call_id: str
+    state: Literal["running", "succeeded", "failed"]
+    sub_agent_thread_id: str | None = None
+    text: str = ""
+    usage: dict[str, Any] = {}
+    duration: int = 0
+
+
+class RunError(Reply):
+    name: str
+    message: str
+
+
+class RunResult(Reply):
+    """
+    What came of a run. `object` is that of a structured output, `tripwire` why a processor stopped the run.
+    """
+
+    text: str
+    finish_reason: str
+    usage: dict[str, Any]
+    message_ids: list[str]
+    object: Any = None
+    tripwire: dict[str, Any] = {}
+
+
+class RunStep(Reply):
+    """
+    One step. What the agent's processors may still take out of it is not shown until the run is over.
+    """
+
+    text: str
+    tool_calls: list[dict[str, Any]]
+    finish_reason: str
+    usage: dict[str, Any]
+
+
+class RunView(Reply):
+    run_id: str
+    agent_id: str
+    state: Literal["running", "succeeded", "failed", "cancelled"]
+    created_at: str
+    updated_at: str
+    thread_id: str = ""
+    resource_id: str = ""
+    error: RunError | None = None
+    steps: list[RunStep]
+    delegations: list[RunDelegation]
+    result: RunResult | None = None
+
+
 class SavedMessages(Reply):
     """
     What was stored, in the request's order. System messages and transient signals are not (case H19), nor are
@@ -174,6 +231,10 @@ class Signal(Reply):
     metadata: dict[str, Any] = {}
     created_at: str
     accepted_at: str
+
+
+class Started(Reply):
+    run_id: str
 
 
 class Status(Reply):
@@ -334,6 +395,21 @@ class ResourceMemory(Reply):
     updated_at: str | None
     writer: str | None
     revisions: list[Revision]
+
+
+class RunBrief(Reply):
+    run_id: str
+    agent_id: str
+    state: Literal["running", "succeeded", "failed", "cancelled"]
+    created_at: str
+    updated_at: str
+    thread_id: str = ""
+    resource_id: str = ""
+    error: RunError | None = None
+
+
+class Runs(Reply):
+    runs: list[RunBrief]
 
 
 class Sending(Reply):
