@@ -53,7 +53,12 @@ EVERY: dict[str, Request[Any]] = {
         client_tools={"pick": {"inputSchema": {"type": "object"}}},
         structured_output={"schema": {"type": "object"}},
         require_tool_approval=True,
+        limits={"seconds": 60},
     ),
+    "start_run": calls.start_run("assistant", "Hi", thread="t", resource="ada", limits={"delegations": 3}),
+    "get_run": calls.get_run("assistant", "r", resource_id="ada"),
+    "list_runs": calls.list_runs("assistant", "t", resource_id="ada"),
+    "cancel_run": calls.cancel_run("assistant", "r", resource_id="ada"),
     "stream": calls.stream("assistant", "Hi", thread="t", resource="ada"),
     "create_thread": calls.create_thread("assistant", resource_id="ada", thread_id="t", title="T", metadata={"a": 1}),
     "get_thread": calls.get_thread("t", resource_id="ada"),
@@ -133,7 +138,8 @@ def test_every_request_is_one_that_openapi_describes(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - {"stream"}))
 def test_every_reply_type_is_that_of_openapi(name: str) -> None:
     _, described = operation(EVERY[name])
-    schema = described["responses"]["200"]["content"]["application/json"]["schema"]
+    success = next(response for status, response in described["responses"].items() if status[0] == "2")
+    schema = success["content"]["application/json"]["schema"]
     kind: Any = EVERY[name].reply
     if "$ref" in schema:
         assert kind.__name__ == schema["$ref"].rpartition("/")[2]
@@ -265,3 +271,27 @@ def files() -> Iterator[Path]:
 def test_the_client_does_not_use_the_server() -> None:
     for file in files():
         assert not re.search(r"^\s*(from|import) threadkeep\b(?!_client)", file.read_text(), re.MULTILINE), file
+
+
+def test_a_durable_run_is_begun_awaited_and_cancelled(door: Door) -> None:
+    with Client(door.url, KEY) as client:
+        run = client.start_run("assistant", "Hi", thread="t", resource="ada", idempotency_key="k")
+        assert client.start_run("assistant", "Hi", thread="t", resource="ada", idempotency_key="k") == run
+        assert client.get_run("assistant", run.run_id, resource_id="ada").state == "running"
+        with pytest.raises(TimeoutError, match=run.run_id):
+            client.wait_for_run("assistant", run.run_id, seconds=0)
+        assert [r.run_id for r in client.list_runs("assistant", "t", resource_id="ada").runs] == [run.run_id]
+        assert client.cancel_run("assistant", run.run_id).state == "cancelled"
+        assert client.wait_for_run("assistant", run.run_id).state == "cancelled"
+
+
+def test_an_async_client_waits_for_a_run_too(door: Door) -> None:
+    async def wait() -> str:
+        async with AsyncClient(door.url, KEY) as client:
+            run = await client.start_run("assistant", "Hi", thread="t", resource="ada")
+            waiting = asyncio.create_task(client.wait_for_run("assistant", run.run_id))
+            await asyncio.sleep(0.05)
+            await client.cancel_run("assistant", run.run_id)
+            return (await waiting).state
+
+    assert asyncio.run(wait()) == "cancelled"

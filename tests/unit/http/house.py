@@ -10,6 +10,7 @@ from threadkeep import Agent, Memory, tool
 from threadkeep.agents import Registry
 from threadkeep.http import gateway
 from threadkeep.http.app import App
+from threadkeep.http.executions import Executions
 from threadkeep.http.routes import ROUTES
 from threadkeep.http.workers import Workers
 from threadkeep.models.port import ModelRequest, ModelResponse, Usage
@@ -59,6 +60,24 @@ class NoWorkers(Workers):
         self.started.append(channel)
 
 
+class NoExecutions(Executions):
+    """Remembers which runs were started and stopped, and drives none. `over` says what became of executions."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.stopped: list[str] = []
+        self.over: dict[str, str] = {}
+
+    async def start(self, run_id: str) -> None:
+        self.started.append(run_id)
+
+    async def stop(self, run_id: str) -> None:
+        self.stopped.append(run_id)
+
+    async def ended(self, run_id: str) -> str | None:
+        return self.over.get(run_id)
+
+
 @dataclass
 class House:
     """One application. `call` sends one request through the gateway adapter, as API Gateway would."""
@@ -67,6 +86,7 @@ class House:
     store: InMemoryStorage = field(default_factory=InMemoryStorage)
     agents: list[Agent] = field(default_factory=list[Agent])
     workers: NoWorkers = field(default_factory=NoWorkers)
+    executions: NoExecutions = field(default_factory=NoExecutions)
 
     def __post_init__(self) -> None:
         self.agents += [
@@ -74,7 +94,8 @@ class House:
             Agent(id="plain", model="fake/m", tools=[current_time]),
             Agent(id="picky", instructions=lambda context: f"You serve {context['tenant']}.", model="fake/m"),
         ]
-        self.app = App(self.store, Registry(self.agents), Models(adapters={"fake": self.model}), self.workers)
+        models = Models(adapters={"fake": self.model})
+        self.app = App(self.store, Registry(self.agents), models, self.workers, executions=self.executions)
         self.handler = gateway.handler(ROUTES, lambda: self.app)
 
     def send(self, event: dict[str, Any]) -> tuple[int, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.fakes import calls, says
+from tests.unit.http.house import NoExecutions
 from threadkeep import Agent, Memory, clock, tool
 from threadkeep.agents import Registry
 from threadkeep.flows import supervise
@@ -15,7 +16,6 @@ from threadkeep.flows.supervise import RunFailed
 from threadkeep.flows.task import Task, perform
 from threadkeep.http import identity, runs
 from threadkeep.http.app import App
-from threadkeep.http.executions import Executions
 from threadkeep.http.route import Request, Route
 from threadkeep.http.serve import serve
 from threadkeep.ids import sub_resource
@@ -105,24 +105,6 @@ def in_rounds(*answers: ModelResponse | str | Exception | Callable[[ModelRequest
     return answer
 
 
-class FakeExecutions(Executions):
-    """Remembers what was started and stopped; `over` is what became of executions."""
-
-    def __init__(self) -> None:
-        self.started: list[str] = []
-        self.stopped: list[str] = []
-        self.over: dict[str, str] = {}
-
-    async def start(self, run_id: str) -> None:
-        self.started.append(run_id)
-
-    async def stop(self, run_id: str) -> None:
-        self.stopped.append(run_id)
-
-    async def ended(self, run_id: str) -> str | None:
-        return self.over.get(run_id)
-
-
 @dataclass
 class Desk:
     """One application with a supervisor `boss`. `ran` are the calls of its tools that ran."""
@@ -150,7 +132,7 @@ class Desk:
             Scripted(self.points, self.boss_answer),
             Scripted(self.points, self.sub_answer),
         )
-        self.store, self.executions = Store(self.points), FakeExecutions()
+        self.store, self.executions = Store(self.points), NoExecutions()
         sub = Agent(id="researcher", **({"model": "sub/m"} | self.on_sub))
         settings = {
             "model": "boss/m",
