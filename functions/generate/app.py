@@ -1,8 +1,16 @@
-"""POST /api/agents/{agentId}/generate, its approvals, messages sent to threads, and tools that are called directly."""
+"""POST /api/agents/{agentId}/generate, approvals, messages sent to threads, durable runs, and tools called directly."""
 
 from threadkeep.bootstrap import app
-from threadkeep.http import approvals, gateway, generate, live, live_decisions, tools
+from threadkeep.http import approvals, gateway, generate, live, live_decisions, runs, tools
 
 handler = gateway.handler(
-    (*generate.ROUTES, *approvals.ROUTES, *live.ROUTES, *live_decisions.ROUTES, *tools.ROUTES), app
+    (
+        *generate.ROUTES,
+        *approvals.ROUTES,
+        *live.ROUTES,
+        *live_decisions.ROUTES,
+        *runs.ROUTES,
+        *tools.ROUTES,
+    ),
+    app,
 )

@@ -3,11 +3,13 @@
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local.machines import MACHINES, problems
+from local.stack import ROOT
 from tests.template import resources, template
 from threadkeep import errors
 
@@ -124,7 +126,7 @@ def test_only_who_delegates_may_start_the_machine_and_nothing_else() -> None:
         name: statement["Resource"]
         for name in FUNCTIONS
         for statement in statements(name)
-        if "states:" in json.dumps(statement)
+        if "states:StartSyncExecution" in json.dumps(statement)
     }
     assert allowed == dict.fromkeys(("GenerateFunction", "DelegateFunction"), {"Fn::Sub": [parts, names]})
     told = {
@@ -135,8 +137,83 @@ def test_only_who_delegates_may_start_the_machine_and_nothing_else() -> None:
     assert told == allowed.keys()
 
 
-def test_executions_log_errors_without_what_was_said() -> None:
-    logging = template()["Resources"]["DelegationMachine"]["Properties"]["Logging"]
+@pytest.mark.parametrize("machine", ["Delegation", "Supervisor"])
+def test_executions_log_errors_without_what_was_said(machine: str) -> None:
+    logging = template()["Resources"][f"{machine}Machine"]["Properties"]["Logging"]
     assert (logging["Level"], logging["IncludeExecutionData"]) == ("ERROR", False)
-    logs = template()["Resources"]["DelegationLogs"]["Properties"]
+    logs = template()["Resources"][f"{machine}Logs"]["Properties"]
     assert logs["RetentionInDays"] == {"Ref": "LogRetentionDays"}
+
+
+# --- Durable runs --------------------------------------------------------------------------------
+
+SUPERVISOR = json.loads((MACHINES / "supervisor.asl.json").read_text())
+STATES = SUPERVISOR["States"]
+
+
+def test_a_durable_run_delegates_as_a_buffered_one_does() -> None:
+    ours = STATES["Delegations"]
+    assert ours["ItemProcessor"] == STEP["ItemProcessor"]
+    assert ours["MaxConcurrency"] == STEP["MaxConcurrency"]
+    assert ours["ItemSelector"].keys() == STEP["ItemSelector"].keys()
+    assert ours["ResultPath"] == "$.outcomes", "the next step is told which tasks failed"
+
+
+def test_steps_are_tried_again_and_whatever_they_do_is_noted() -> None:
+    cut_off = {"States.Timeout", "Sandbox.Timedout"}
+    retried = {name for retry in STATES["Step"]["Retry"] for name in retry["ErrorEquals"]}
+    assert retried == OURS | LAMBDAS | cut_off
+    for state in ("Step", "Delegations"):
+        assert STATES[state]["Catch"] == [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.error", "Next": "Mark"}]
+    noted = {name for retry in STATES["Mark"]["Retry"] for name in retry["ErrorEquals"]}
+    assert noted == LAMBDAS | {"StoreUnavailable", "States.Timeout"}
+    assert "Catch" not in STATES["Mark"], "it fails the execution, which can be redriven there"
+    for state in ("Step", "Mark"):
+        assert STATES[state]["OutputPath"] == "$.Payload"
+        assert all(retry["JitterStrategy"] == "FULL" for retry in STATES[state]["Retry"])
+
+
+def test_the_tasks_of_a_run_get_what_their_function_takes() -> None:
+    from threadkeep.flows.supervise import Next
+
+    payloads = [STATES[state]["Parameters"]["Payload"] for state in ("Step", "Mark")]
+    assert payloads == [
+        {"task": "step", "runId.$": "$.runId", "outcomes.$": "$.outcomes"},
+        {"task": "mark", "runId.$": "$.runId", "error.$": "$.error"},
+    ]
+    assert Next.__annotations__.keys() == {"runId", "next", "orders"}
+    choices = {choice["StringEquals"]: choice["Next"] for choice in STATES["Next"]["Choices"]}
+    assert choices == {"delegate": "Delegations", "again": "Again"}
+    assert STATES["Again"]["Parameters"] == {"runId.$": "$.runId", "outcomes": []}
+
+
+def test_a_step_has_the_time_of_its_function() -> None:
+    from threadkeep.flows.supervise import SHORTEST
+
+    timeout = FUNCTIONS["SuperviseFunction"]["Properties"]["Timeout"]
+    assert SHORTEST < STATES["Step"]["TimeoutSeconds"] == timeout == 900
+
+
+def test_who_may_do_what_with_durable_runs() -> None:
+    machine = template()["Resources"]["SupervisorMachine"]["Properties"]
+    [policy] = template()["Resources"]["SupervisorRole"]["Properties"]["Policies"]
+    invoke, logs = policy["PolicyDocument"]["Statement"]
+    functions = [{"Fn::GetAtt": [f"{name}Function", "Arn"]} for name in ("Supervise", "Delegate")]
+    assert machine["Type"] == "STANDARD"
+    assert machine["Role"] == {"Fn::GetAtt": ["SupervisorRole", "Arn"]}
+    assert invoke == {"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": functions}
+    assert {action.partition(":")[0] for action in logs["Action"]} == {"logs"}
+    assert list(machine["DefinitionSubstitutions"].values()) == functions
+    allowed = [(n, s) for n in FUNCTIONS for s in statements(n) if "SupervisorMachine" in json.dumps(s)]
+    assert [name for name, _ in allowed] == ["GenerateFunction"] * 2
+    start, look = (statement for _, statement in allowed)
+    assert (start["Action"], start["Resource"]) == ("states:StartExecution", {"Ref": "SupervisorMachine"})
+    assert look["Action"] == ["states:DescribeExecution", "states:StopExecution"]
+    assert look["Resource"]["Fn::Sub"].endswith(":execution:${SupervisorMachine.Name}:*")
+
+
+@pytest.mark.parametrize("event", sorted((ROOT / "events/supervise").glob("*.json")), ids=lambda path: path.stem)
+def test_the_events_of_the_tasks_are_what_the_machine_sends(event: Path) -> None:
+    given = json.loads(event.read_text())
+    wanted = STATES[given["task"].title()]["Parameters"]["Payload"]
+    assert given.keys() == {name.removesuffix(".$") for name in wanted}
