@@ -14,7 +14,7 @@ from threadkeep.errors import Conflict, NotFound, RunEnded, ThreadkeepError
 from threadkeep.flows import ledger
 from threadkeep.flows.ledger import Item, Outcome
 from threadkeep.http.app import App
-from threadkeep.http.runs import shown_end, shown_orders, shown_report, shown_step, turn_of_run
+from threadkeep.http.runs import shown_end, shown_orders, shown_reports, shown_step, turn_of_run
 from threadkeep.jsontext import Json
 from threadkeep.storage.port import Storage
 from threadkeep.storage.runs import DurableRun
@@ -152,14 +152,13 @@ class _ByJournal:
     async def delegate(self, team: Team, orders: Sequence[Order]) -> tuple[Report, ...]:
         """See `Delegator`. Raises `Paused` with the orders that are to be run, `StoreUnavailable`."""
         step, known = self.journal.step + 1, self.journal.entries
-        missing = {o.id: o for o in orders if ledger.report_name(o.id) not in known and o.id not in self.failures}
+        missing = [o for o in orders if ledger.report_name(o.id) not in known and o.id not in self.failures]
         if missing:
-            placed = await ledger.place(self.journal.storage, list(missing.values()))
-            await self.journal.keep(shown_orders(step, missing))
+            placed = await ledger.place(self.journal.storage, missing)
+            await self.journal.keep(shown_orders(step, orders))
             raise Paused(placed.items)
         reports = [await self._report(order) for order in orders]
-        shown = [shown_report(step, o, r, withheld=self.withheld) for o, r in zip(orders, reports, strict=True)]
-        await self.journal.keep({name: body for entry in shown for name, body in entry.items()})
+        await self.journal.keep(shown_reports(step, orders, reports, withheld=self.withheld))
         return tuple(reports)
 
     async def _report(self, order: Order) -> Report:

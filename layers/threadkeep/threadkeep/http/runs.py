@@ -5,7 +5,7 @@ A run is stored and its execution started before the answer 202; the tasks of th
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -243,17 +243,26 @@ def shown_end(result: TurnResult) -> dict[str, Json]:
     return {"steps": [shown_step(step, withheld=False) for step in result.all_steps], "result": end}
 
 
-def shown_orders(step: int, orders: Mapping[str, Order]) -> dict[str, Json]:
-    """Entries about delegations that have begun in a step, by order id."""
+def shown_orders(step: int, orders: Sequence[Order]) -> dict[str, Json]:
+    """Entries about the delegations that have begun in a step."""
     return {
-        f"{SHOWN}{step:04}.{order_id}.{_BEGUN}": {"key": o.key, "toolCallId": o.call_id, "state": "running"}
-        for order_id, o in orders.items()
+        _about(step, n, _BEGUN): {"key": o.key, "toolCallId": o.call_id, "state": "running"}
+        for n, o in enumerate(orders)
     }
 
 
-def shown_report(step: int, order: Order, report: Report, *, withheld: bool) -> dict[str, Json]:
-    """The entry about a delegation that is over."""
-    told: dict[str, Json] = {
+def shown_reports(step: int, orders: Sequence[Order], reports: Sequence[Report], *, withheld: bool) -> dict[str, Json]:
+    """Entries about the delegations of a step that are over."""
+    pairs = enumerate(zip(orders, reports, strict=True))
+    return {_about(step, n, _DONE): _shown_report(o, r, withheld=withheld) for n, (o, r) in pairs}
+
+
+def _about(step: int, number: int, what: str) -> str:
+    return f"{SHOWN}{step:04}.{number:04}.{what}"
+
+
+def _shown_report(order: Order, report: Report, *, withheld: bool) -> dict[str, Json]:
+    return {
         "key": order.key,
         "toolCallId": order.call_id,
         "state": "failed" if report.failure else "succeeded",
@@ -262,11 +271,10 @@ def shown_report(step: int, order: Order, report: Report, *, withheld: bool) -> 
         "duration": report.duration,
         **({"subAgentThreadId": report.thread_id} if report.thread_id else {}),
     }
-    return {f"{SHOWN}{step:04}.{order.id}.{_DONE}": told}
 
 
 def _delegations(entries: Mapping[str, Json]) -> list[RunDelegation]:
-    """The delegations in the order in which they began; what came of each stands in the later of its entries."""
+    """The delegations in the order of their calls; what came of each stands in the later of its entries."""
     latest = {name.rpartition(".")[0]: body for name, body in entries.items() if name.count(".") > 1}
     return [RunDelegation.model_validate(body) for body in latest.values()]
 
