@@ -29,6 +29,7 @@ BUDGETS = {
     "generate": Budget(370),
     "outbox": Budget(350),
     "stream": Budget(400),
+    "supervise": Budget(420),
     "sweep": Budget(350),
     "threads": Budget(360),
     "work": Budget(400),

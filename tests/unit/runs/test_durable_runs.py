@@ -266,6 +266,14 @@ async def test_limits_end_a_run_in_an_orderly_way(limits: dict[str, int], ended:
     assert (view["state"], view["result"]["finishReason"]) == ("succeeded", ended)
 
 
+async def test_many_delegations_of_one_step_keep_the_order_of_their_calls() -> None:
+    prompts = [f"P{n}" for n in range(50)]
+    desk = Desk(in_rounds(delegates(*prompts), "the end"), lambda request: says(request.messages[-1].text))
+    view = await desk.run(limits={"delegations": 50})
+    assert view["state"] == "succeeded"
+    assert [d["text"] for d in view["delegations"]] == prompts
+
+
 async def test_structured_output_and_its_failure() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     desk = Desk(in_rounds(notes("one"), '{"n": 3}'))

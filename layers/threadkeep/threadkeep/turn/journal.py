@@ -19,6 +19,7 @@ from threadkeep.jsontext import Json
 from threadkeep.models.port import Model, ModelChunk, ModelRequest, ModelResponse, ToolCall, Usage
 from threadkeep.models.streams import Generates, chunks_of
 from threadkeep.storage.port import Storage
+from threadkeep.storage.rules import MAX_TURN_MESSAGES, chunks
 from threadkeep.storage.runs import Entry
 from threadkeep.turn.result import Step, TurnResult
 from threadkeep.turn.tools import Tool, ToolContext, ToolInputInvalid, ToolRefused, why
@@ -67,8 +68,8 @@ class RunJournal:
     async def keep(self, entries: Mapping[str, Json]) -> None:
         """Write those of these entries that are not there yet. Of two writers the first one counts."""
         new = [Entry(name, body) for name, body in entries.items() if name not in self.entries]
-        if new:
-            written = await self.storage.write_entries(self.run_id, new, thread_id=None)
+        for chunk in chunks(new, MAX_TURN_MESSAGES):
+            written = await self.storage.write_entries(self.run_id, chunk, thread_id=None)
             self.entries |= {entry.name: entry.body for entry in written}
 
     def model(self, model: Model | Generates) -> Model:
