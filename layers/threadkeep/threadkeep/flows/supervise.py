@@ -108,7 +108,7 @@ async def _go_on(
     withheld = bool(agent.output_processors)
     journal.show_step = lambda done: shown_step(done, withheld=withheld)
     journal.show_end = shown_end
-    failures = {outcome["id"]: outcome["failure"] for outcome in outcomes if "failure" in outcome}
+    failures: dict[str, Failure] = {o["id"]: o["failure"] for o in outcomes if "failure" in o}
     services = Services(app.storage, app.models, _ByJournal(journal, failures, withheld))
     await run_turn(agent, _durable(request, run, journal, storage, remaining), services)
     await storage.end_run(run.run_id, "succeeded", result=journal.ending)  # unless the turn's commit did
