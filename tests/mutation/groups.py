@@ -142,12 +142,12 @@ GROUPS = (
             _part("turn/course.py", *_delegation("hooks", "limits", "approved"), only="heard after _can_go_on _over"),
             _part(
                 "turn/delegation/delegations.py",
-                *_delegation("memory", "limits", "tools"),
+                *_delegation("memory", "limits", "approved"),
                 only="ends spent left _shared _admitted _named",
             ),
             _part(
                 "turn/delegation/sub_turn.py",
-                *_delegation("memory", "context", "limits"),
+                *_delegation("memory", "context", "limits", "tools", "orders"),
                 only="remembering request_of _left _conversation _options",
             ),
         ),

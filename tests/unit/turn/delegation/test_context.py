@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.fakes import calls
 from tests.unit.turn.delegation.conftest import asks, results_of
-from threadkeep import Delegation, Memory, Processor, tool
+from threadkeep import Delegation, Memory, Processor, ToolContext, tool
+from threadkeep.ids import sub_resource
 from threadkeep.models.port import FilePart, TextPart
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.message_list import RunMessage
@@ -193,6 +194,17 @@ async def test_del13_ddisc19_a_filter_may_add_a_system_text_of_its_own(desk):
     d = desk((asks("researcher"), "done"), on_boss={"delegation": Delegation(message_filter=with_system)})
     await d.turn()
     assert d.sub_model.prompt[:2] == [("system", "SUB INSTR"), ("system", "House rules")]
+
+
+async def test_del14_tools_of_the_sub_agent_have_the_request_context_too(desk):
+    @tool
+    def language(context: ToolContext) -> str:
+        """Tell the language"""
+        return f"{context.request_context['lang']} {context.resource_id == sub_resource('U', 'researcher')}"
+
+    d = desk((asks("researcher"), "done"), (calls(("language", {})), "ok"), on_sub={"tools": [language]})
+    (told,) = results_of(await d.turn(request_context={"lang": "de"}))
+    assert told["subAgentToolResults"][0]["result"] == "de True"
 
 
 async def test_del14_the_request_context_goes_along_without_what_is_the_runs_own(desk):

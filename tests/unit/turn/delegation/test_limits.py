@@ -6,9 +6,11 @@ import pytest
 
 from tests.unit.fakes import FakeModel, calls, says
 from tests.unit.turn.delegation.conftest import asks, results_of
-from threadkeep import Agent, Delegation, DelegationStart, Limits, clock
+from threadkeep import Agent, Delegation, DelegationStart, Limits, clock, tool
 from threadkeep.errors import ConfigurationError
+from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.receipts import repeatable
+from threadkeep.turn.run import run_turn
 
 LOOPING = tuple(calls(("nope", {})) for _ in range(12))
 
@@ -190,3 +192,61 @@ async def test_a_repeat_tells_the_same_end(desk):
     assert first.finish_reason == again.finish_reason == "max-delegations"
     assert (again.delegations, again.delegated, again.usage) == (first.delegations, first.delegated, first.usage)
     assert again.run_id == first.run_id and again.steps[-1].response.finish_reason == "tool-calls"
+
+
+async def test_a_limit_that_is_met_in_the_last_step_is_the_one_that_is_named(desk):
+    d = desk((asks("researcher", "researcher"), "never"), ("one",), {"limits": Limits(delegations=1)})
+    assert (await d.turn(max_steps=1)).finish_reason == "max-delegations"
+
+
+async def test_what_is_left_waits_with_a_run_that_waits(desk, monkeypatch):
+    """Used: 15 each for two steps and a sub-agent; one delegation; two seconds. The wait itself counts for nothing."""
+    at = clock.now()
+
+    async def takes_two_seconds():
+        monkeypatch.setattr(clock, "now", lambda: at + 2_000)
+        return says("sub answer")
+
+    @tool(require_approval=True)
+    def erase() -> str:
+        """Erase"""
+        return "gone"
+
+    monkeypatch.setattr(clock, "now", lambda: at)
+    limits = Limits(delegations=4, depth=2, tokens=1_000, seconds=60)
+    d = desk(
+        (asks("researcher"), calls(("erase", {})), "done"), (takes_two_seconds,), {"tools": [erase], "limits": limits}
+    )
+    result = await d.turn()
+    assert result.suspended is not None
+    kept = result.suspended.request["limits"]
+    assert kept == {"delegations": 3, "depth": 2, "tokens": 955, "seconds": 58.0}
+    monkeypatch.setattr(clock, "now", lambda: at + 3_600_000)
+    assert (await d.decide(result.run_id, "call-erase-0")).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("deadline", "seconds", "given"),
+    [
+        (100.0, 3_600, 95_000),  # five seconds less
+        (10.0, 3_600, 8_000),  # a fifth less, where that is less
+        (100.0, 50, 45_000),  # whichever ends first
+        (None, 50, 45_000),
+    ],
+)
+async def test_the_deadline_of_an_order_leaves_its_supervisor_time(desk, monkeypatch, deadline, seconds, given):
+    at = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: at)
+    told = []
+
+    class Telling(InProcess):
+        async def delegate(self, team, orders):
+            told.extend(orders)
+            return await super().delegate(team, orders)
+
+    d = desk((asks("researcher"), "done"), on_boss={"limits": Limits(seconds=seconds)})
+    d.delegator = Telling(run_turn)
+    await d.turn(deadline=deadline)
+    (order,) = told
+    assert order.deadline == at + given
+    assert (order.delegations, order.depth, order.tokens) == (49, 2, 2_000_000 - 15)

@@ -181,6 +181,26 @@ async def test_del10_shr5_a_sub_agent_may_use_the_memory_of_another_resource(des
     assert await d.sub_threads() == await d.sub_threads("V") == ()
 
 
+async def test_del10_del8_an_inherited_memory_loads_the_history_of_a_thread_that_is_named(desk):
+    diary = DelegatedMemory(thread="diary")
+    memory = Memory(last_messages=10, generate_title=True)
+    boss = (asks("researcher"), "done", "title") * 2
+    d = desk(boss, ("one", "two"), {"memory": memory}, {"delegated_memory": diary})
+    await d.turn()
+    await d.turn(thread="T2")
+    assert ("assistant", "one") in d.sub_model.prompt
+    assert (await d.storage.get_thread("diary")).title == ""
+
+
+async def test_h17_sub_threads_are_found_by_their_owner_and_go_with_the_supervisors(desk):
+    d = desk((asks("researcher"), "done"))
+    (told,) = results_of(await d.turn())
+    assert await d.storage.list_sub_resources("U") == ("researcher",)
+    await d.storage.delete_thread("T", resource_id="U")
+    await d.storage.purge_thread("T", limit=1_000)
+    assert await d.storage.get_thread(told["subAgentThreadId"]) is None
+
+
 async def test_del10_a_read_only_reader_of_another_thread_sees_and_writes_nothing(desk):
     shared = DelegatedMemory(resource="house", thread="archive", options={"read_only": True})
     d = desk((asks("researcher"), "done"), on_sub={"memory": Memory(last_messages=10), "delegated_memory": shared})

@@ -75,11 +75,16 @@ def failure_of(order: Order, error: BaseException) -> Report:
 
 
 def remembering(supervisor: TurnAgent, sub: TurnAgent, order: Order) -> TurnAgent:
-    """The sub-agent with the Memory that it uses: its own, or the supervisor's (DEL-7 to DEL-9)."""
+    """The sub-agent with the Memory that it uses: its own, or the supervisor's (DEL-7 to DEL-9).
+
+    An inherited Memory makes no titles; it loads the history of a thread that the sub-agent names itself (DEL-10).
+    """
     if sub.memory is not None or supervisor.memory is None or not order.inherits:
         return sub
     inherited = copy.copy(supervisor.memory)
-    change = {"last_messages": 0, "message_history": None, "generate_title": None}
+    change: dict[str, Any] = {"generate_title": None}
+    if sub.delegated.thread is None:
+        change |= {"last_messages": 0, "message_history": None}
     inherited.options = supervisor.memory.options.model_copy(update=change)
     return replace(sub, memory=inherited, inherits=True)
 
