@@ -16,7 +16,7 @@ TURNS = tuple(f"tests/unit/turn/test_{name}.py" for name in ("run", "receipts", 
 
 def _delegation(*names: str) -> tuple[str, ...]:
     """The tests of delegation of these topics, in the supervisor's process."""
-    return *(f"tests/unit/turn/delegation/test_{name}.py" for name in names), "-k", "not JSON"
+    return *(f"tests/unit/turn/delegation/test_{name}.py" for name in names), "-k", "not machine"
 
 
 @dataclass(frozen=True, slots=True)

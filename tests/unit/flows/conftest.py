@@ -1,53 +1,22 @@
-"""The Step Functions delegator without AWS: a machine that runs each order's task in this process, as the ASL says."""
+"""A supervisor that delegates by a machine, whose tasks run in this process."""
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.unit.fakes import FakeModel
+from tests.unit.flows.local_machine import LocalMachine
 from threadkeep import Agent, Memory, TurnResult, clock
 from threadkeep.agents import Registry
-from threadkeep.errors import ModelUnavailable, StoreUnavailable
 from threadkeep.flows.delegator import StepFunctionsDelegator
-from threadkeep.flows.machine import Execution
 from threadkeep.flows.task import Task, perform
 from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.request import Conversation, InputMessage, Services, TurnRequest
 from threadkeep.turn.run import run_turn
-
-
-@dataclass
-class LocalMachine:
-    """Runs tasks side by side, those that may be mended three times. `inputs` are what it was given."""
-
-    registry: Registry
-    services: Services
-    left: int = 300_000
-    ending: str = "SUCCEEDED"
-    inputs: list[Any] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-
-    async def run(self, given: Any, seconds: float) -> Execution:
-        self.inputs.append((given, seconds))
-        if self.ending != "SUCCEEDED":
-            return Execution(self.ending)  # type: ignore[arg-type]
-        outcomes = await asyncio.gather(*[self._task(given["journal"], item) for item in given["orders"]])
-        return Execution("SUCCEEDED", [dict(outcome) for outcome in outcomes])
-
-    async def _task(self, journal: str, item: Any) -> Any:
-        for attempt in range(3):
-            self.attempts.append(attempt)
-            event = {"journal": journal, "order": item, "attempt": attempt}
-            try:
-                return await perform(Task.read(event, self.left), self.registry, self.services)
-            except (ModelUnavailable, StoreUnavailable):
-                continue
-        return {"id": item["id"], "failure": "failed"}
 
 
 @dataclass

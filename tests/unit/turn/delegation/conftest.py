@@ -1,24 +1,24 @@
-"""A supervisor with its sub-agents on one store, without AWS; sub-agents run in its process, or as in another one."""
+"""A supervisor with its sub-agents on one store, without AWS, on both delegators."""
 
-import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from tests.unit.fakes import FakeModel, calls, says
-from threadkeep import Agent, Memory, TurnResult, jsontext
-from threadkeep.agents import library
+from tests.unit.flows.local_machine import LocalMachine
+from threadkeep import Agent, Memory, TurnResult
+from threadkeep.agents import Registry, library
+from threadkeep.flows.delegator import StepFunctionsDelegator
 from threadkeep.ids import sub_resource
 from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
-from threadkeep.storage.port import Message
+from threadkeep.storage.port import Message, Storage
 from threadkeep.turn import approvals, suspension
 from threadkeep.turn.approvals import Decision
 from threadkeep.turn.delegation.in_process import InProcess
-from threadkeep.turn.delegation.orders import Delegator, Order, Report, Team
-from threadkeep.turn.delegation.sub_turn import failure_of, run_order
+from threadkeep.turn.delegation.orders import Delegator
 from threadkeep.turn.request import Services, TurnAgent, TurnRequest
 from threadkeep.turn.run import run_turn
 
@@ -28,33 +28,12 @@ def asks(*keys: str, text: str = "", prompt: str = "find X", **args: Any):
     return calls(*((f"agent-{key}", {"prompt": prompt, **args}) for key in keys), text=text)
 
 
-@dataclass
-class AsJson:
-    """Runs orders as another process does: they and their reports travel as JSON, agents are found by the path."""
-
-    root: Agent
-    orders: list[Order] = field(default_factory=list)
-
-    async def delegate(self, team: Team, orders: Sequence[Order]) -> tuple[Report, ...]:
-        return tuple(await asyncio.gather(*(self._travelled(order, team.services) for order in orders)))
-
-    async def _travelled(self, order: Order, services: Services) -> Report:
-        order = Order.read(jsontext.loads(jsontext.dumps(order.to_json())))
-        self.orders.append(order)
-        return Report.read(jsontext.loads(jsontext.dumps((await self._reported(order, services)).to_json())))
-
-    async def _reported(self, order: Order, services: Services) -> Report:
-        try:
-            return await run_order(await self._supervisor(order), order, services, run_turn)
-        except (Exception, asyncio.CancelledError) as error:
-            return failure_of(order, error)
-
-    async def _supervisor(self, order: Order) -> TurnAgent:
-        assert order.path[0] == self.root.id
-        agent = await self.root.resolve(order.context)
-        for key in order.path[1:-1]:
-            agent = await agent.agents[key].resolve(order.context)
-        return agent
+def by_machine(supervisor: Agent, storage: Storage) -> Delegator:
+    """The delegator of buffered runs: orders and reports travel through a journal, agents are found by the path."""
+    machine = LocalMachine(Registry([supervisor]), Services(storage, Models(adapters={})))
+    delegator = StepFunctionsDelegator(machine)
+    machine.services = replace(machine.services, delegator=delegator)
+    return delegator
 
 
 @dataclass
@@ -113,7 +92,7 @@ def results_of(result: TurnResult) -> list[dict[str, Any]]:
     return [o.result for step in result.all_steps for o in step.outcomes]
 
 
-@pytest.fixture(params=["in process", "as JSON"])
+@pytest.fixture(params=["in process", "by a machine"])
 def through(request: pytest.FixtureRequest) -> str:
     """How orders get to the sub-agents: every rule holds for either way."""
     return request.param
@@ -133,8 +112,9 @@ def desk(through: str) -> Callable[..., Desk]:
         researcher = Agent(id="researcher", **({"instructions": "SUB INSTR", "model": sub_model} | (on_sub or {})))
         settings = {"instructions": "SUP INSTR", "model": boss_model, "memory": Memory()} | (on_boss or {})
         supervisor = Agent(id="boss", name="Boss", **({"agents": {"researcher": researcher}} | settings))
-        delegator = InProcess(run_turn) if through == "in process" else AsJson(supervisor)
-        return Desk(boss_model, sub_model, supervisor, InMemoryStorage(), delegator)
+        storage = InMemoryStorage()
+        delegator = InProcess(run_turn) if through == "in process" else by_machine(supervisor, storage)
+        return Desk(boss_model, sub_model, supervisor, storage, delegator)
 
     return make
 

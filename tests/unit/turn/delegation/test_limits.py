@@ -158,7 +158,7 @@ async def test_a_sub_agent_gets_the_time_that_is_left_and_fails_when_it_is_over(
         await asyncio.sleep(60)
 
     d = desk((asks("researcher"), "done"), (endless,))
-    result = await d.turn(deadline=1.0)
+    result = await d.turn(deadline=2.0)
     assert d.told == ["[Agent:Boss] - Failed agent tool execution for researcher: it took too long"]
     assert result.text == "done"
     (sub,) = await d.sub_threads()
