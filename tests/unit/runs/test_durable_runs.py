@@ -1,6 +1,7 @@
 """Durable runs: what is done is done once, whatever dies (issue 6.4, DESIGN 6)."""
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from tests.unit.fakes import calls, says
 from tests.unit.http.house import user
-from tests.unit.runs.desk import Desk, Points, delegates, in_rounds, notes
-from threadkeep import Memory, Processor, clock, tool
+from tests.unit.runs.desk import SERVICE, Desk, Points, delegates, in_rounds, notes
+from threadkeep import Agent, Memory, Processor, clock, tool
+from threadkeep.agents import Registry
 from threadkeep.errors import (
     AccessDenied,
     Conflict,
@@ -20,6 +22,10 @@ from threadkeep.errors import (
     NotFound,
     StoreUnavailable,
 )
+from threadkeep.http import approvals, identity
+from threadkeep.http.route import Request
+from threadkeep.http.serve import serve
+from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import NewThread
 
 WORKING_MEMORY = Memory(working_memory={"enabled": True})
@@ -176,6 +182,73 @@ async def test_cancelled_runs_store_nothing_more() -> None:
     assert (await desk.http("POST", f"boss/runs/{run_id}/cancel"))[1]["state"] == "cancelled"
 
 
+async def test_nothing_is_begun_for_a_run_that_was_cancelled() -> None:
+    """Not a tool of an answer that came too late, not a sub-agent, not its thread, and no further step of one."""
+    desk = Desk(in_rounds(delegates("A"), "the end"), in_rounds(delegates("never"), "never"))
+    run_id = await desk.begin()
+    state = await desk._step({"runId": run_id, "outcomes": []}, 900)  # pyright: ignore[reportPrivateUsage]
+    await desk.http("POST", f"boss/runs/{run_id}/cancel")
+    outcomes = (await desk._delegated(state))["outcomes"]  # pyright: ignore[reportPrivateUsage]
+    assert [outcome["failure"] for outcome in outcomes] == ["cancelled"]
+    assert (desk.sub_model.requests, await desk.sub_threads()) == ([], [])
+
+
+async def test_a_sub_agent_of_a_cancelled_run_takes_no_further_step() -> None:
+    desk = Desk(in_rounds(delegates("A"), "the end"))
+    run_id = await desk.begin()
+
+    @tool(id="cancelling")
+    async def cancelling() -> str:
+        """Cancel the run"""
+        await desk.store.end_run(run_id, "cancelled")
+        return "cancelled"
+
+    sub = Agent(id="researcher", model="sub/m", tools=[cancelling])
+    boss = Agent(id="boss", model="boss/m", memory=Memory(), agents={"researcher": sub})
+    desk.app = replace(desk.app, registry=Registry([boss]))
+    desk.sub_model.answer = in_rounds(calls(("cancelling", {})), "never")
+    assert await desk.drive(run_id) == "SUCCEEDED"
+    assert len(desk.sub_model.requests) == 1
+    assert [await desk.stored(thread) for thread in await desk.sub_threads()] == [[]]
+
+
+async def test_a_sub_agent_with_a_store_of_its_own_works_for_a_durable_run() -> None:
+    own = InMemoryStorage()
+    desk = Desk(in_rounds(delegates("A"), "the end"), on_sub={"memory": Memory(storage=own)})
+    view = await desk.run()
+    assert [d["state"] for d in view["delegations"]] == ["succeeded"]
+    assert [m.role for m in (await own.list_messages(view["delegations"][0]["subAgentThreadId"])).page.items] == [
+        "user", "assistant",
+    ]  # fmt: skip
+
+
+async def test_an_agent_with_a_store_of_its_own_has_no_durable_runs() -> None:
+    desk = Desk(in_rounds("the end"), on_boss={"memory": Memory(storage=InMemoryStorage())})
+    with pytest.raises(Conflict):
+        await desk.begin()
+
+
+async def test_a_run_that_waits_for_an_approval_is_over_and_goes_on_by_the_decision() -> None:
+    done: list[str] = []
+
+    @tool(id="pay", require_approval=True)
+    def pay(what: str) -> str:
+        """Pay"""
+        done.append(what)
+        return "paid"
+
+    desk = Desk(in_rounds(calls(("pay", {"what": "rent"})), "the end"), on_boss={"tools": [pay]})
+    view = await desk.run()
+    assert (view["state"], view["result"]["finishReason"], done) == ("succeeded", "suspended", [])
+    run = await desk.store.get_suspended_run(view["runId"])
+    assert run is not None
+    route = next(r for r in approvals.ROUTES if r.path.endswith("/approve-tool-call-generate"))
+    body = json.dumps({"runId": view["runId"], "toolCallId": run.waiting[0].id}).encode()
+    json_only, service = {"content-type": "application/json"}, identity.from_authorizer(SERVICE)
+    answer = await serve(route, Request({"agentId": "boss"}, {}, json_only, body, service, clock.now()), desk.app)
+    assert (json.loads(answer.body)["text"], done) == ("the end", ["rent"])
+
+
 @pytest.mark.parametrize("answer", [0, 1])
 async def test_cancel_while_the_model_answers(answer: int) -> None:
     desk = Desk(in_rounds(notes("one"), "the end"))
@@ -191,7 +264,7 @@ async def test_cancel_while_the_model_answers(answer: int) -> None:
     desk.boss_model.answer = cancelling
     run_id = await desk.begin()
     assert await desk.drive(run_id) == "SUCCEEDED"
-    assert await desk.stored() == []
+    assert (await desk.stored(), desk.ran) == ([], ["one"] * answer)
     assert (await desk.view(run_id))["state"] == "cancelled"
 
 

@@ -7,6 +7,7 @@ work, or the run is over, or the task's time. Only ids travel through the machin
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypedDict
 
 from threadkeep import errors, jsontext
@@ -108,10 +109,16 @@ async def _go_on(
     withheld = bool(agent.output_processors)
     journal.show_step = lambda done: shown_step(done, withheld=withheld)
     journal.show_end = shown_end
+    journal.is_over = partial(_is_over, storage, run.run_id)
     failures: dict[str, Failure] = {o["id"]: o["failure"] for o in outcomes if "failure" in o}
     services = Services(app.storage, app.models, _ByJournal(journal, failures, withheld))
     await run_turn(agent, _durable(request, run, journal, storage, remaining), services)
     await storage.end_run(run.run_id, "succeeded", result=journal.ending)  # unless the turn's commit did
+
+
+async def _is_over(storage: Storage, run_id: str) -> bool:
+    run = await storage.get_run(run_id)
+    return run is None or run.state != "running"
 
 
 def _durable(
@@ -127,8 +134,7 @@ def _durable(
             return False
         if journal.is_new and remaining() < SHORTEST:
             raise Paused
-        now = await storage.get_run(run.run_id)
-        return now is None or now.state != "running"
+        return await _is_over(storage, run.run_id)
 
     return replace(
         request,

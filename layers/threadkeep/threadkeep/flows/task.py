@@ -6,6 +6,7 @@ in no case is a turn stored twice (case H17).
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from threadkeep import clock
@@ -56,6 +57,8 @@ async def perform(task: Task, registry: Registry, services: Services) -> Outcome
     order = ledger.read_order(item, found)
     if order is None:
         return Outcome(id=item["id"], failure="conflict")
+    if await _is_over(order, storage):
+        return Outcome(id=item["id"], failure="cancelled")
     order = replace(order, deadline=min(item["deadline"], task.ends - _MARGIN))
     report = await _reported(order, task.attempt > 0, registry, services)
     if report.failure in (None, "failed"):
@@ -68,12 +71,19 @@ async def _reported(order: Order, again: bool, registry: Registry, services: Ser
         return Report(order.id, failure="timeout", reason="no time was left")
     try:
         supervisor = await _supervisor(order, registry)
-        return await run_order(supervisor, order, services, run_turn, again=again)
+        stopped = partial(_is_over, order, services.storage) if order.within else None
+        return await run_order(supervisor, order, services, run_turn, again=again, stopped=stopped)
     except (ModelUnavailable, StoreUnavailable):
         raise
     except Exception as error:  # whatever a sub-agent does, its supervisor goes on (DEL-23)
         _log.warning("delegation %s to %s failed", order.id, order.key, exc_info=True)
         return failure_of(order, error)
+
+
+async def _is_over(order: Order, storage: Storage) -> bool:
+    """Whether the durable run that the order is part of goes on no more: it is not worked for then."""
+    run = await storage.get_run(order.within) if order.within else None
+    return order.within is not None and (run is None or run.state != "running")
 
 
 async def _supervisor(order: Order, registry: Registry) -> TurnAgent:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from threadkeep import jsontext
-from threadkeep.errors import TooLarge
+from threadkeep.errors import RunEnded, TooLarge
 from threadkeep.ids import new_id
 from threadkeep.jsontext import Json
 from threadkeep.models.port import Model, ModelChunk, ModelRequest, ModelResponse, ToolCall, Usage
@@ -33,7 +33,8 @@ _READ = ("did.", "report.", SHOWN)
 class RunJournal:
     """The journal of one run in the hands of one process.
 
-    `show_step` and `show_end` make what a caller may see of a step and of the result. `step` counts the steps that are
+    `show_step` and `show_end` make what a caller may see of a step and of the result. `is_over` tells whether the run
+    was ended meanwhile: it is asked before tools run. `step` counts the steps that are
     done, `is_new` tells whether this process has added one.
     """
 
@@ -42,6 +43,7 @@ class RunJournal:
     entries: dict[str, Json]
     show_step: Callable[[Step], Json] = lambda step: None
     show_end: Callable[[TurnResult], Json] = lambda result: None
+    is_over: Callable[[], Awaitable[bool]] | None = None
     step: int = 0
     is_new: bool = False
     end: str = field(default_factory=lambda: f"end.{new_id()}")
@@ -81,10 +83,13 @@ class RunJournal:
         return {name: self._recorded(tool) for name, tool in tools.items()}
 
     async def answered(self, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
-        """The next answer of the model. One that fails is not kept."""
+        """The next answer of the model. One that fails is not kept. Raises `RunEnded` rather than let tools run."""
         name = self._answer(self._answers)
         if name not in self.entries:
-            await self.keep({name: asdict(await ask())})
+            response = await ask()
+            await self.keep({name: asdict(response)})
+            if response.tool_calls and self.is_over is not None and await self.is_over():
+                raise RunEnded
         self._answers += 1
         return _response(self.entries[name])
 

@@ -57,6 +57,8 @@ async def run_order(
     sub = sub if model is None else replace(sub, model=model, tools={}, agents={})
     if store_of(sub, services) is not store_of(supervisor, services):
         order = replace(order, is_stored=False)  # there the supervisor's thread does not exist
+    if store_of(sub, services) is not services.storage:
+        order = replace(order, within=None)  # nor the record of a durable run
     request = replace(request_of(sub, order, context), watcher=watcher, stopped=stopped)
     if again and request.repeat is not None:
         await receipts.let_go(store_of(sub, services), request.repeat)
