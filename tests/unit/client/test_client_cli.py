@@ -13,6 +13,7 @@ from local.stack import ROOT
 from tests.unit.client.conftest import Run
 from tests.unit.client.door import KEY, Door
 from tests.unit.client.test_client_stream import BYTES, RUN, chunk, event, pieces
+from threadkeep.storage.runs import Entry
 from threadkeep_client.cli import main, where
 from threadkeep_client.cli.where import NoServer, Server
 
@@ -210,3 +211,43 @@ def test_a_terminal_without_unicode_shows_question_marks(door: Door) -> None:
     }  # fmt: skip
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.rstrip().endswith("Gr??e ?")
+
+
+def test_durable_runs_are_begun_listed_shown_and_cancelled(run: Run, door: Door) -> None:
+    code, out, err = run("runs", "start", "assistant", "--thread", "t1", "--resource", "ada", "-m", "Hi")
+    run_id = out.strip()
+    assert (code, err, door.house.executions.started) == (0, "", [run_id])
+    code, out, _ = run("runs", "list", "assistant", "--thread", "t1", "--resource", "ada")
+    assert code == 0 and out.splitlines()[1].split()[:2] == [run_id, "running"]
+    assert json.loads(run("runs", "list", "assistant", "--thread", "t1", "--resource", "ada", "--json")[1])["runs"]
+    code, out, _ = run("runs", "show", "assistant", run_id)
+    assert code == 0 and out.splitlines()[:3] == [f"Run       {run_id}", "State     running", "Steps     0"]
+    code, out, _ = run("runs", "cancel", "assistant", run_id)
+    assert (code, out) == (0, f"{run_id} is cancelled\n")
+    assert json.loads(run("runs", "show", "assistant", run_id, "--json")[1])["state"] == "cancelled"
+    code, _, err = run("runs", "show", "assistant", "unknown")
+    assert code == 1 and "unknown" in err
+
+
+def test_a_run_that_failed_fails_the_command_that_waits_for_it(run: Run, door: Door) -> None:
+    async def fail(run_id: str) -> None:
+        await door.house.store.end_run(run_id, "failed", error={"name": "ModelRejected", "message": "bad key"})
+
+    door.house.executions.start = fail  # type: ignore[method-assign]
+    code, out, err = run("runs", "start", "assistant", "-m", "Hi", "--wait")
+    assert (code, err) == (1, "threadkeep: ModelRejected: bad key\n")
+    assert "State     failed" in out
+
+
+def test_what_a_run_came_to_is_shown(run: Run, door: Door) -> None:
+    async def succeed(run_id: str) -> None:
+        told = {"key": "clerk", "toolCallId": "c", "state": "succeeded", "text": "found"}
+        result = {"text": "the end", "finishReason": "stop", "usage": {}, "messageIds": []}
+        entries = [Entry("shown.0001.0000.b", told), Entry("end.x", {"steps": [], "result": result})]
+        await door.house.store.write_entries(run_id, entries, thread_id=None)
+        await door.house.store.end_run(run_id, "succeeded", result={"end": "end.x"})
+
+    door.house.executions.start = succeed  # type: ignore[method-assign]
+    code, out, _ = run("runs", "start", "assistant", "-m", "Hi", "--wait")
+    assert code == 0
+    assert out.splitlines()[3:] == ["  clerk  succeeded  found", "", "the end"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
-from threadkeep_client.cli import agents, chat, memory, show, threads, where
+from threadkeep_client.cli import agents, chat, memory, runs, show, threads, where
 from threadkeep_client.cli.session import (
     CHANGED,
     FAILED,
@@ -31,6 +31,7 @@ Talk to the agents of a Threadkeep server and look at what they remember.
   threadkeep threads list --resource ada              what ada talked about
   threadkeep threads show t1                          what was said in a thread
   threadkeep memory show --resource ada               what agents keep about ada
+  threadkeep runs list assistant --thread t1          which durable runs a thread had
 """
 NOTES = """\
 The server is that of --url, else of THREADKEEP_URL, else the local stack whose .local/env is in this folder or one
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     _chat(_add(groups, "chat", chat.chat))
     _threads(groups.add_parser("threads", help="List, show, delete and copy threads"))
     _memory(groups.add_parser("memory", help="Show and change working memory"))
+    _runs(groups.add_parser("runs", help="Begin, list, show and cancel durable runs"))
     return parser
 
 
@@ -147,6 +149,23 @@ def _memory(parser: argparse.ArgumentParser) -> None:
     patched.add_argument("--agent", metavar="ID", help="apply the rules of this agent's memory")
     for changed in (replaced, patched):
         changed.add_argument("--if-version", metavar="N", type=int, help="only if this version is stored")
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    begun, listed = _add(verbs, "start", runs.start_run), _add(verbs, "list", runs.list_runs)
+    chosen = [_add(verbs, "show", runs.show_run), _add(verbs, "cancel", runs.cancel_run)]
+    for verb in (begun, listed, *chosen):
+        verb.add_argument("agent", metavar="AGENT", help="the agent's id")
+    for verb in chosen:
+        verb.add_argument("run", metavar="RUN", help="the run's id")
+    begun.add_argument("-m", "--message", metavar="TEXT", required=True, help="what is asked for")
+    begun.add_argument("--thread", metavar="ID", help="in this thread (default: nothing is remembered)")
+    begun.add_argument("--wait", action="store_true", help="wait for its end and show what it came to")
+    listed.add_argument("--thread", metavar="ID", required=True, help="the thread of the runs")
+    listed.add_argument("--per-page", metavar="N", type=int, default=20, help="how many runs (default 20)")
+    for verb in (begun, listed, *chosen):
+        verb.add_argument("--resource", metavar="ID", help="whose run it is")
 
 
 def _whose(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
