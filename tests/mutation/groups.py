@@ -14,11 +14,6 @@ HTTP = (
 TURNS = tuple(f"tests/unit/turn/test_{name}.py" for name in ("run", "receipts", "client_tools", "limits"))
 
 
-def _delegation(*names: str) -> tuple[str, ...]:
-    """The tests of delegation of these topics, in the supervisor's process."""
-    return *(f"tests/unit/turn/delegation/test_{name}.py" for name in names), "-k", "not machine"
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A file below the package, or only some of its functions, with the arguments of pytest for their tests."""
@@ -134,22 +129,5 @@ GROUPS = (
     Group(
         "writers",
         (_part("memory/working_memory/writing.py", "tests/unit/memory/test_working_memory_writing.py"),),
-    ),
-    Group(
-        "delegation",
-        (
-            _part("turn/delegation/references.py", *_delegation("references")),
-            _part("turn/course.py", *_delegation("hooks", "limits", "approved"), only="heard after _can_go_on _over"),
-            _part(
-                "turn/delegation/delegations.py",
-                *_delegation("memory", "limits", "approved"),
-                only="ends spent left _shared _admitted _named",
-            ),
-            _part(
-                "turn/delegation/sub_turn.py",
-                *_delegation("memory", "context", "limits", "tools", "orders"),
-                only="remembering request_of _left _conversation _options",
-            ),
-        ),
     ),
 )
