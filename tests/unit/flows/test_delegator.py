@@ -12,6 +12,7 @@ from threadkeep import Agent, Memory, clock
 from threadkeep.errors import ModelUnavailable, StoreUnavailable
 from threadkeep.flows import ledger
 from threadkeep.flows.machine import Machine
+from threadkeep.flows.task import Task
 from threadkeep.turn.context import RequestContext
 
 FAILED = "[Agent:boss] - Failed agent tool execution for researcher"
@@ -125,6 +126,23 @@ async def test_late_orders_start_no_machine_and_late_tasks_no_model(office):
     o.machine.left = 5_900  # of the function's time; 5 seconds are kept for the report
     await o.turn()
     assert (told(o), o.sub_model.requests) == ([FAILED + ": it took too long"], [])
+
+
+async def test_an_order_that_waits_for_its_turn_has_its_whole_time_then(office, monkeypatch):
+    """Ten tasks run at once: in a durable run the eleventh may begin when the first ten have had all their time."""
+    o = office((asks("researcher"), "done"))
+    o.machine.ending = "FAILED"
+    await o.turn(deadline=3_000)
+    [(given, _)] = o.machine.inputs
+    [item] = given["orders"]
+    later = clock.now() + 400_000
+    assert item["seconds"] == ledger.LONGEST and item["deadline"] > later
+    monkeypatch.setattr(clock, "now", lambda: later)
+    task = Task.read(given | {"order": item, "attempt": 0}, 300_000)
+    assert task.ends == later + ledger.LONGEST * 1000, "it ends by itself before it is cut off"
+    assert await o.perform(task) == {"id": item["id"]}
+    [report] = await o.storage.list_entries(given["journal"], "report.")
+    assert report.body["text"] == "found"
 
 
 async def test_a_timeout_leaves_no_report_so_that_a_later_run_may_do_better(office):

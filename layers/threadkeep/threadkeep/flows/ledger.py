@@ -25,7 +25,8 @@ LEAST = 1.0  # seconds below which a sub-agent is not begun any more
 
 
 class Item(TypedDict):
-    """One order as it travels: its id, the name of its conversation, and its time in whole seconds and as a moment."""
+    """One order as it travels: its id, the name of its conversation, how many whole seconds its task may take, and the
+    moment when it is too late. A task may have to wait for its turn before its seconds begin."""
 
     id: str
     said: str
@@ -95,9 +96,9 @@ async def place(storage: Storage, orders: Sequence[Order]) -> Placed:
 
 def _item(order: Order, said: str) -> Item:
     now = clock.now()
-    longest = now + int(LONGEST * 1000)
-    deadline = longest if order.deadline is None else min(order.deadline, longest)
-    return Item(id=order.id, said=said, seconds=max(1, math.ceil((deadline - now) / 1000)), deadline=deadline)
+    deadline = now + int(LONGEST * 1000) if order.deadline is None else order.deadline
+    seconds = math.ceil(min((deadline - now) / 1000, LONGEST))
+    return Item(id=order.id, said=said, seconds=max(1, seconds), deadline=deadline)
 
 
 def read_order(item: Item, found: Mapping[str, Json]) -> Order | None:

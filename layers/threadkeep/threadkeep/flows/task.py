@@ -22,14 +22,14 @@ from threadkeep.turn.delegation.sub_turn import failure_of, run_order
 from threadkeep.turn.request import Services, TurnAgent
 from threadkeep.turn.run import run_turn
 
-_MARGIN: Millis = 5_000  # what the function keeps of its own time for writing the report
+_MARGIN: Millis = 5_000  # what a task keeps of its own time for writing the report
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the machine hands over. `attempt` counts the tries from 0, `ends` is when the function is cut off."""
+    """What the machine hands over. `attempt` counts the tries from 0, `ends` is when it is cut off."""
 
     journal: str
     item: Item
@@ -39,7 +39,8 @@ class Task:
     @classmethod
     def read(cls, event: dict[str, Any], left: Millis) -> "Task":
         """The task of an event; its function has so many milliseconds left."""
-        return cls(event["journal"], event["order"], event["attempt"], clock.now() + left)
+        ends = clock.now() + min(left, int(ledger.LONGEST * 1000))
+        return cls(event["journal"], event["order"], event["attempt"], ends)
 
 
 async def perform(task: Task, registry: Registry, services: Services) -> Outcome:
