@@ -175,7 +175,10 @@ class Agent:
         return (self.memory.storage if isinstance(self.memory, Memory) else None) or default
 
     def _team(self, agents: "Mapping[str, Agent]") -> Mapping[str, SubAgent]:
-        """Raises `ConfigurationError` for a key that cannot be part of a tool's name."""
+        """Raises `ConfigurationError` unless it is a map of agents whose keys can be part of a tool's name."""
+        given: Any = agents
+        if not isinstance(given, Mapping) or not all(isinstance(a, Agent) for a in list[Any](agents.values())):
+            raise ConfigurationError(f"Agent {self.id}: agents must be a map from keys to agents")
         if broken := [key for key in agents if not _KEY.fullmatch(key)]:
             rule = f"a sub-agent's key must match {_KEY.pattern}"
             raise ConfigurationError(f"Agent {self.id}: {rule}, received {broken[0]!r}")

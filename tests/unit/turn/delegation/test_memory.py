@@ -7,6 +7,7 @@ import pytest
 from tests.unit.fakes import FakeModel, calls, says
 from tests.unit.turn.delegation.conftest import asks, results_of
 from threadkeep import Agent, DelegatedMemory, Memory
+from threadkeep.errors import ConfigurationError
 from threadkeep.ids import derived, shown_resource, sub_resource
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import MemoryTarget, NewThread
@@ -144,6 +145,23 @@ async def test_del10_ddisc18_a_read_only_supervisor_stores_nothing_below(desk):
     (told,) = results_of(await d.turn(options={"read_only": True}))
     assert told["text"].endswith("one") and told["subAgentToolResults"][0]["isError"]  # there is no such tool
     assert await d.sub_threads() == await d.threads() == ()
+
+
+@pytest.mark.parametrize("place", ["resource", "thread"])
+def test_shr5_h17_no_delegated_memory_is_that_of_another_users_sub_agent(place):
+    """The id may come from the request: the separator of a pair must not come with it."""
+    with pytest.raises(ConfigurationError, match=f"DelegatedMemory: {place} .* control characters"):
+        DelegatedMemory(**{place: sub_resource("ada", "researcher")})
+
+
+@pytest.mark.parametrize("options", [{"readonly": True}, {"working_memory": {"scop": "thread"}}, {"last_messages": -1}])
+def test_del10_options_of_delegated_memory_are_checked(options):
+    with pytest.raises(ConfigurationError, match="Memory"):
+        DelegatedMemory(options=options)
+
+
+def test_del10_options_of_delegated_memory_may_be_spelled_as_on_the_wire():
+    assert DelegatedMemory(options={"readOnly": True, "workingMemory": {"maxBytes": 100}}).options["readOnly"]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,15 @@ def test_del1_a_key_must_fit_into_the_name_of_a_tool():
         Agent(id="boss", agents={"a b": Agent(id="a")})
 
 
+@pytest.mark.parametrize("wrong", [[Agent(id="a")], {"a": "a"}, None])
+async def test_del1_sub_agents_are_a_map_of_agents(desk, wrong):
+    with pytest.raises(ConfigurationError, match="Agent boss: agents must be a map from keys to agents"):
+        Agent(id="boss", agents=wrong)
+    d = desk(("done",), on_boss={"agents": lambda context: wrong})
+    with pytest.raises(ConfigurationError, match="must be a map"):
+        await d.turn()
+
+
 async def test_del1_a_tool_of_the_agent_may_not_take_the_name(desk):
     d = desk(("done",), on_boss={"tools": [tool(lambda: "x", name="agent-researcher", description="No")]})
     with pytest.raises(ConfigurationError, match="agent-researcher belong to the agent's sub-agents"):

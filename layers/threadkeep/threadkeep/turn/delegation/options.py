@@ -4,8 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic.alias_generators import to_snake
+
+from threadkeep import ids
 from threadkeep.errors import ConfigurationError
 from threadkeep.jsontext import Json
+from threadkeep.memory.options import configured
 from threadkeep.models.port import FinishReason, ToolCall, Usage
 from threadkeep.turn.context import RequestContext
 from threadkeep.turn.message_list import RunMessage
@@ -175,9 +179,16 @@ class Delegation:
 class DelegatedMemory:
     """What memory an agent uses when it is delegated to, instead of a thread and a resource of its own (SHR-5, DEL-10).
 
-    What is None stays as it would be. `options` change those of its Memory.
+    What is None stays as it would be. `options` change those of its Memory. Raises `ConfigurationError` for an id that
+    no caller could use, such as that of another sub-agent's resource, and as `Memory` does for its options.
     """
 
     resource: str | None = None
     thread: str | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        for name, given in (("resource", self.resource), ("thread", self.thread)):
+            if given is not None and (broken := ids.http_problem(given)):
+                raise ConfigurationError(f"DelegatedMemory: {name} {given!r} {broken}")
+        configured({to_snake(name): value for name, value in self.options.items()})
