@@ -275,16 +275,19 @@ async def test_a_run_that_is_over_cannot_be_cancelled() -> None:
     assert (status, answer["state"], desk.executions.stopped) == (200, "succeeded", [])
 
 
-@pytest.mark.parametrize("prompts", [("A",), ("A", "B")])
+@pytest.mark.parametrize("prompts", [("A",), ("A", "B", "C", "D")])
 async def test_results_of_5_megabytes_travel_by_the_store(prompts: tuple[str, ...]) -> None:
-    size = 4_900_000 // len(prompts)  # the supervisor's answer holds all of them, and a message may have 5 MB
+    size = 4_990_000  # each: as much as a message may have
     desk = Desk(in_rounds(delegates(*prompts), "the end"), in_rounds("x" * size))
     view = await desk.run()
     assert view["state"] == "succeeded"
     assert max(desk.payloads) < 2_000
     assert [len(d["text"]) for d in view["delegations"]] == [500] * len(prompts)
     read = [p.text for m in desk.boss_model.requests[-1].messages if m.role == "tool" for p in m.parts]
-    assert [len(text) for text in read] == [size] * len(prompts)
+    assert all(text.startswith("x" * 400_000) and f"of {size} characters]" in text for text in read)
+    below = view["delegations"][0]["subAgentThreadId"]
+    rows = (await desk.store.list_messages(below, per_page=None)).page.items
+    assert "x" * size in str(rows[-1].content), "the whole is in the sub-agent's thread"
 
 
 async def test_h17_on_the_async_path_memory_is_the_users_own_also_after_a_forced_resume() -> None:

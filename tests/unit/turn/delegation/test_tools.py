@@ -114,6 +114,19 @@ async def test_del3_the_result_holds_more_than_the_model_reads(desk):
     assert answer.content["parts"][0]["toolInvocation"]["result"] == told
 
 
+async def test_del3_texts_of_megabytes_are_cut_and_the_answer_can_be_stored(desk):
+    texts = [letter * 4_900_000 for letter in "äbc"[1:]] + ["short"]
+    d = desk((asks(*["researcher"] * 3), "done"), tuple(texts))
+    told = results_of(await d.turn())
+    for result, whole in zip(told, texts, strict=True):
+        assert result["text"] == whole or (
+            result["text"].startswith(whole[:900_000]) and result["text"].endswith(f" of {len(whole)} characters]")
+        )
+        assert (await d.texts(result["subAgentThreadId"]))[1][0] == "assistant"
+        assert whole in str((await d.stored(result["subAgentThreadId"]))[1].content)
+    assert told[-1]["text"] == "short"
+
+
 async def test_del3_results_that_are_too_big_for_the_supervisors_answer_stay_in_the_sub_thread(desk):
     """50 delegations with huge results still make an answer that can be stored."""
 

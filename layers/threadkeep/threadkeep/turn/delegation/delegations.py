@@ -30,6 +30,7 @@ from threadkeep.turn.delegation.options import (
 )
 from threadkeep.turn.delegation.orders import Delegator, Failure, Order, Report, Team
 from threadkeep.turn.delegation.references import References
+from threadkeep.turn.delegation.room import Room
 from threadkeep.turn.delegation.sub_turn import RunTurn, run_order
 from threadkeep.turn.events import Event
 from threadkeep.turn.message_list import RunMessage
@@ -46,8 +47,6 @@ from threadkeep.turn.tools import (
 
 REJECTED = "[Delegation Rejected]"
 _MARGIN: Millis = 5_000  # what a level keeps of its time for itself (DESIGN 6)
-_ROOM = 50_000  # characters of tool results that one delegation brings into its supervisor's answer, which is one row
-_LEFT_OUT = "Left out: {} characters, which are stored in the sub-agent's thread"
 _WHY: dict[Failure, str] = {"timeout": ": it took too long", "cancelled": ": it was cancelled"}
 
 _log = logging.getLogger(__name__)
@@ -102,6 +101,7 @@ class Delegations:
         self._run_id = request.run_id if request.conversation or request.within else ids.new_id()
         self.hooks = Hooks(request.run_id, request.request_context, agent.delegation.hook_errors)
         self._references = References()
+        self._room = Room()
         self._team = Team(agent, services, tell, request.stopped)
         self.tools: Mapping[str, Tool] = {DELEGATES + key: self._tool(key, sub) for key, sub in agent.agents.items()}
         if taken := self.tools.keys() & agent.tools.keys():
@@ -261,7 +261,7 @@ class Delegations:
         except Exception:  # whatever a sub-agent does, its supervisor goes on (DEL-23)
             _log.warning("the rejection of delegation %s is not stored", order.id, exc_info=True)
             report = Report(order.id)
-        return CallOutcome.done(call, _result(report, text))
+        return CallOutcome.done(call, _result(report, text, self._room))
 
     async def _ended(self, call: ToolCall, order: Order, told: DelegationCall, report: Report) -> CallOutcome:
         delegation = self._agent.delegation
@@ -281,9 +281,9 @@ class Delegations:
             self.feedback.append(decided.feedback)
         if error is not None and decided.text is None:
             return failed(call, error)
-        text = report.text if decided.text is None else decided.text
+        text = self._room.text(report.text if decided.text is None else decided.text)
         ref = self._references.add(order.key, text) if delegation.references and error is None else None
-        result = _result(report, text) | ({} if ref is None else {"ref": ref})
+        result = _result(report, text, self._room) | ({} if ref is None else {"ref": ref})
         outcome = CallOutcome.done(call, result)
         if not delegation.whole_results:
             return outcome
@@ -312,21 +312,11 @@ def _messages_by(
     return messages
 
 
-def _result(report: Report, text: str) -> dict[str, Json]:
+def _result(report: Report, text: str, room: Room) -> dict[str, Json]:
     """The result of the tool, as it is stored and returned (DEL-3)."""
     given = {"subAgentThreadId": report.thread_id, "subAgentResourceId": report.resource_id}
     named = {name: value for name, value in given.items() if value is not None}
-    return {"text": text, **named, "subAgentToolResults": _kept(report.tool_results)}
-
-
-def _kept(results: Sequence[dict[str, Json]]) -> list[Json]:
-    """The sub-agent's tool results as far as there is room for them: all are stored in its own thread."""
-    room, kept = _ROOM, list[Json]()
-    for result in results:
-        size = len(jsontext.dumps(result))
-        kept.append(result if size <= room else {**result, "args": {}, "result": _LEFT_OUT.format(size)})
-        room -= size if size <= room else 0
-    return kept
+    return {"text": text, **named, "subAgentToolResults": room.results(report.tool_results)}
 
 
 def _told_result(report: Report) -> DelegationResult:
