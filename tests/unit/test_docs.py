@@ -179,6 +179,19 @@ def test_parameters_outputs_and_resources_in_the_text_exist() -> None:
     assert {row[0].strip("`") for row in table(OPERATIONS, "## Alarms")} == alarms
 
 
+def test_the_alarms_cost_what_the_text_says() -> None:
+    """10 cents for each metric that an alarm looks at."""
+    alarms = [r["Properties"] for r in template()["Resources"].values() if r["Type"].endswith("::Alarm")]
+    metrics = sum(sum("MetricStat" in m for m in alarm.get("Metrics", ())) or 1 for alarm in alarms)
+    row = f"| {len(alarms)} alarms on {metrics} metrics, only with `Stage=prod` | ${metrics / 10:.2f} |"
+    assert row in README
+
+
+def test_durable_runs_in_the_text_have_the_id_that_they_were_given() -> None:
+    code = "\n".join(blocks("docs/http-api.md", "sh"))
+    assert set(re.findall(r"/runs/([\w-]+)", code)) == set(re.findall(r'"runId": "(report-\d+)"', code)) != set()
+
+
 def test_make_targets_in_the_text_exist() -> None:
     declared = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page, text in TEXTS.items():

@@ -174,7 +174,7 @@ def _error_name(status: int) -> str:
 
 def _ok(route: Route[Any, Any, Any], schema: Json) -> dict[str, Json]:
     if not route.streams:
-        return _response("OK", schema)
+        return _response("Accepted" if route.status == 202 else "OK", schema)
     return {"description": "Server-sent events", "content": {"text/event-stream": {"schema": schema}}}
 
 
