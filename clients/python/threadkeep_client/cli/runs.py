@@ -2,6 +2,7 @@
 
 from threadkeep_client.cli import show
 from threadkeep_client.cli.session import CommandFailed, Session
+from threadkeep_client.cli.threads import time_of
 from threadkeep_client.models import RunView
 
 
@@ -23,7 +24,7 @@ def list_runs(session: Session) -> None:
     if session.json:
         return show.as_json(found)
     show.table(["ID", "STATE", "BEGAN", "ERROR"], [
-        [run.run_id, run.state, run.created_at, run.error.message if run.error else ""] for run in found.runs
+        [run.run_id, run.state, time_of(run.created_at), run.error.message if run.error else ""] for run in found.runs
     ])  # fmt: skip
 
 
