@@ -27,6 +27,7 @@ from threadkeep.http.route import Request
 from threadkeep.http.serve import serve
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import NewThread
+from threadkeep.turn.tools import ToolInputInvalid
 
 WORKING_MEMORY = Memory(working_memory={"enabled": True})
 
@@ -247,6 +248,32 @@ async def test_a_run_that_waits_for_an_approval_is_over_and_goes_on_by_the_decis
     json_only, service = {"content-type": "application/json"}, identity.from_authorizer(SERVICE)
     answer = await serve(route, Request({"agentId": "boss"}, {}, json_only, body, service, clock.now()), desk.app)
     assert (json.loads(answer.body)["text"], done) == ("the end", ["rent"])
+
+
+async def test_a_tool_that_failed_is_told_the_same_to_the_model_each_time() -> None:
+    """As an error, not as a result, and it is not called again."""
+    ran: list[str] = []
+
+    @tool(id="breaks")
+    async def breaks(how: str) -> str:
+        """Fail"""
+        ran.append(how)
+        if how == "raise":
+            raise RuntimeError("out of order")
+        raise ToolInputInvalid({"how": "is not known"})
+
+    asked = calls(("breaks", {"how": "raise"}), ("breaks", {"how": "refuse"}))
+    desk = Desk(in_rounds(asked, delegates("A"), delegates("B"), "the end"), on_boss={"tools": [breaks]})
+    view = await desk.run()
+    assert (view["state"], view["result"]["text"], ran) == ("succeeded", "the end", ["raise", "refuse"])
+    read = [
+        [(part.text, part.is_error) for part in request.messages[-1 - 2 * later].parts]
+        for later, request in enumerate(desk.boss_model.requests[1:])
+    ]
+    assert read[0] == read[1] == read[2]
+    (raised, refused) = read[0]
+    assert "out of order" in raised[0] and raised[1]
+    assert "is not known" in refused[0]
 
 
 @pytest.mark.parametrize("answer", [0, 1])

@@ -24,7 +24,7 @@ class DurableRun:
 
     `resource_id` is the owner, None for a run that a service began for nobody. `thread_id` is None without memory.
     `request` is what each step needs to know of the call. `result` is set once it has `succeeded`, `error`
-    (`{"name", "message"}`) once it has `failed`. `execution` names what drives it.
+    (`{"name", "message"}`) once it has `failed`.
     """
 
     run_id: str
@@ -36,7 +36,6 @@ class DurableRun:
     state: RunState = "running"
     result: dict[str, Json] | None = None
     error: dict[str, Json] | None = None
-    execution: str = ""
     created_at: Millis = 0
     updated_at: Millis = 0
 

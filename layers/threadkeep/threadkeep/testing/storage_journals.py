@@ -20,7 +20,7 @@ OUTCOME: dict[str, Any] = {"messageIds": ["m1", "m2"], "faithful": FAITHFUL}
 def run_of(thread: Thread, run_id: str = "", **more: Any) -> DurableRun:
     request = {"prompt": "Compare", "faithful": FAITHFUL}
     run = DurableRun(run_id or f"run/{thread.id}", "agent", thread.resource_id, thread.id, "hash", request)
-    return replace(run, execution="arn:of:it", **more)
+    return replace(run, **more)
 
 
 def entries(*names: str, **more: Any) -> tuple[Entry, ...]:
@@ -59,7 +59,7 @@ class JournalsContract(StorageBase):
 
     async def test_a_run_that_is_created_again_stays_as_it_is(self, storage: Storage, thread: Thread):
         made = await storage.create_run(run_of(thread))
-        again = replace(run_of(thread), request_hash="other", request={}, execution="other")
+        again = replace(run_of(thread), request_hash="other", request={})
         assert await storage.create_run(again) == made
         ended = await storage.end_run(made.run_id, "failed", error={"name": "E", "message": "m"})
         assert await storage.create_run(again) == ended == await storage.get_run(made.run_id)

@@ -89,6 +89,19 @@ async def test_del12_ddisc19_system_texts_are_not_forwarded(desk):
     assert "likes tea" in str(d.boss_model.prompt)
 
 
+@pytest.mark.parametrize("system_texts", [False, True])
+async def test_del12_ddisc19_states_that_signals_tell_the_supervisor_are_its_own(desk, system_texts):
+    """They stand among the messages of users, in this run and in the history."""
+    writes = calls(("setWorkingMemory", {"memory": "likes tea"}))
+    memory = Memory(working_memory={"enabled": True, "use_state_signals": True})
+    own = {"memory": memory, "delegation": Delegation(system_texts=system_texts)}
+    d = desk((writes, asks("researcher"), "done", asks("researcher"), "done"), ("a1", "a2"), own)
+    for text in ("hello first", "and again"):
+        await d.turn(text)
+        assert "likes tea" in str(d.boss_model.prompt)
+        assert "likes tea" not in str(d.sub_model.prompt) and ("user", text) in d.sub_model.prompt
+
+
 async def test_del12_ddisc19_unless_they_are_asked_for(desk):
     d = desk((asks("researcher"), "done"), on_boss={"delegation": Delegation(system_texts=True)})
     await d.turn(system="of the call")

@@ -57,6 +57,22 @@ async def test_del16_a_hook_rewrites_prompt_instructions_and_steps(desk, is_asyn
     assert call.request_context["MastraMemory"]["thread"] == {"id": "T"}
 
 
+async def test_del16_a_hook_is_told_who_delegates_what_to_whom(desk):
+    hook = Hook()
+    clerk = Agent(id="clerk-agent", model=FakeModel("sub answer"))
+    d = desk(
+        (asks("clerk", instructions="be brief", maxSteps=3), "done"),
+        on_boss={"agents": {"clerk": clerk}, **hooks(on_start=hook)},
+    )
+    result = await d.turn()
+    (call,) = hook.told
+    (made,) = result.steps[0].response.tool_calls
+    assert (call.key, call.agent_id, call.call_id, call.run_id) == ("clerk", "clerk-agent", made.id, result.run_id)
+    assert (call.thread_id, call.resource_id, call.parent_id, call.parent_name) == ("T", "U", "boss", "Boss")
+    assert (call.prompt, call.instructions, call.max_steps, call.iteration) == ("find X", "be brief", 3, 1)
+    assert [(m.role, m.text) for m in call.messages] == [("user", "hello first")]
+
+
 async def test_del16_the_iteration_counts_the_answers_that_are_forwarded(desk):
     hook = Hook()
     d = desk(("a", "b", asks("researcher"), "done"), on_boss=hooks(on_start=hook))

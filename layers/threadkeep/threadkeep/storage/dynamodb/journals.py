@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _WALK = 1_000  # runs of a thread that one list looks at
 _BRIEF = (
-    "pk", "sk", "agentId", "resourceId", "threadId", "requestHash", "state", "error", "execution", "createdAt",
-    "updatedAt", "expiresAt",
+    "pk", "sk", "agentId", "resourceId", "threadId", "requestHash", "state", "error", "createdAt", "updatedAt",
+    "expiresAt",
 )  # fmt: skip
 
 
@@ -211,7 +211,6 @@ def _record(run: DurableRun, now: Millis) -> "Item":
         "request": text(rules.body_text(run.request)),
         "state": text(run.state),
         **{name: text(journals.outcome_text(part)) for name, part in outcome.items() if part is not None},
-        "execution": text(run.execution),
         "createdAt": number(now),
         "updatedAt": number(now),
         "expiresAt": _expiry(now, JOURNAL_MILLIS),
@@ -230,7 +229,6 @@ def _run(row: "Item") -> DurableRun:
         state=cast(RunState, get_text(row, "state")),
         result=jsontext.loads(result) if result else None,
         error=jsontext.loads(error) if error else None,
-        execution=get_text(row, "execution"),
         created_at=get_number(row, "createdAt"),
         updated_at=get_number(row, "updatedAt"),
     )
