@@ -176,7 +176,7 @@ class Desk:
                 state = await self._mark(run_id) | {"outcomes": []}
             except RunFailed:
                 return "FAILED"
-        while True:
+        while state.get("next") != "over":
             try:
                 state = await self._step(state, seconds)
             except Exception as error:
@@ -185,9 +185,11 @@ class Desk:
                     state = await self._mark(run_id) | {"outcomes": []}
                 except RunFailed:
                     return "FAILED"
-            if state["next"] == "over":
-                return "SUCCEEDED"
-            state = await self._delegated(state) if state["next"] == "delegate" else {"runId": run_id, "outcomes": []}
+            if state["next"] == "delegate":
+                state = await self._delegated(state)
+            elif state["next"] == "again":
+                state = {"runId": run_id, "outcomes": []}
+        return "SUCCEEDED"
 
     async def run(self, text: str = "hello", **body: Any) -> dict[str, Any]:
         """A run from its beginning to its end, as its caller sees it then."""

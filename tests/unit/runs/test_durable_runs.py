@@ -10,7 +10,7 @@ import pytest
 from tests.unit.fakes import calls, says
 from tests.unit.http.house import user
 from tests.unit.runs.desk import SERVICE, Desk, Points, delegates, in_rounds, notes
-from threadkeep import Agent, Memory, Processor, clock, tool
+from threadkeep import Agent, Memory, Processor, ToolContext, clock, tool
 from threadkeep.agents import Registry
 from threadkeep.errors import (
     AccessDenied,
@@ -25,6 +25,7 @@ from threadkeep.errors import (
 from threadkeep.http import approvals, identity
 from threadkeep.http.route import Request
 from threadkeep.http.serve import serve
+from threadkeep.memory.messages import parts_of
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import NewThread
 from threadkeep.turn.tools import ToolInputInvalid
@@ -250,6 +251,25 @@ async def test_a_run_that_waits_for_an_approval_is_over_and_goes_on_by_the_decis
     assert (json.loads(answer.body)["text"], done) == ("the end", ["rent"])
 
 
+async def test_a_task_that_died_is_a_failure_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left no report, and only the step behind it is told of it by the machine."""
+    desk = Desk(in_rounds(delegates("A"), delegates("B"), "the end"))
+    delegated: Any = desk._delegated  # pyright: ignore[reportPrivateUsage]
+    asked: list[int] = []
+
+    async def dying(state: Any) -> Any:
+        asked.append(len(state["orders"]))
+        if len(asked) > 1:
+            return await delegated(state)
+        return {"runId": state["runId"], "outcomes": [{"id": o["id"], "failure": "died"} for o in state["orders"]]}
+
+    monkeypatch.setattr(desk, "_delegated", dying)
+    view = await desk.run()
+    assert (view["state"], view["result"]["text"], asked) == ("succeeded", "the end", [1, 1])
+    assert [d["state"] for d in view["delegations"]] == ["failed", "succeeded"]
+    assert desk.sub_model.asked["sub answer"] == 1
+
+
 async def test_a_tool_that_failed_is_told_the_same_to_the_model_each_time() -> None:
     """As an error, not as a result, and it is not called again."""
     ran: list[str] = []
@@ -274,6 +294,24 @@ async def test_a_tool_that_failed_is_told_the_same_to_the_model_each_time() -> N
     (raised, refused) = read[0]
     assert "out of order" in raised[0] and raised[1]
     assert "is not known" in refused[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_del26_data_that_a_tool_told_before_the_run_was_begun_again_are_stored_with_its_call(fails: bool) -> None:
+    @tool(id="drive")
+    async def drive(context: ToolContext) -> str:
+        """Drive"""
+        await context.tell("data-progress", {"km": 7})
+        if fails:
+            raise RuntimeError("out of fuel")
+        return "there"
+
+    desk = Desk(in_rounds(calls(("drive", {})), delegates("A"), "the end"), on_boss={"tools": [drive]})
+    assert (await desk.run())["state"] == "succeeded"
+    (_, answer) = (await desk.store.list_messages("T", per_page=None)).page.items
+    assert [part for part in parts_of(answer.content) if part["type"] == "data-progress"] == [
+        {"type": "data-progress", "data": {"km": 7}}
+    ]
 
 
 @pytest.mark.parametrize("answer", [0, 1])

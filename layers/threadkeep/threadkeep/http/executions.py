@@ -12,11 +12,14 @@ from threadkeep.errors import StoreUnavailable
 if TYPE_CHECKING:
     from mypy_boto3_stepfunctions import SFNClient
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_NAME = re.compile(r"(?![0-9a-f]{64}\Z)[A-Za-z0-9_-]{1,80}")
 
 
 def execution_name(run_id: str) -> str:
-    """The name of a run's execution: the run's id, or its SHA-256 in hex where that is no name."""
+    """The name of a run's execution: the run's id, or its SHA-256 in hex where that is no name.
+
+    Nor is an id that looks like such a hash: nobody else's run may have the name of this one's.
+    """
     return run_id if _NAME.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()
 
 

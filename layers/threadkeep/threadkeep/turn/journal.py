@@ -123,7 +123,8 @@ class RunJournal:
             except Exception as error:
                 self._lost = error  # the run may not go on as if the tool had failed
                 raise
-            return _told(outcome)
+            context.told[:] = outcome.get("told", ())
+            return _read(outcome)
 
         return replace(tool, run=run)
 
@@ -139,16 +140,18 @@ class RunJournal:
 async def _outcome(
     run: Callable[[dict[str, Json], ToolContext], Awaitable[Json]], args: dict[str, Json], context: ToolContext
 ) -> Json:
-    """What a tool did, as an entry."""
+    """What a tool did, as an entry, with the data that it told if it told any."""
     try:
-        return {"result": await run(args, context)}
+        done: dict[str, Json] = {"result": await run(args, context)}
     except ToolInputInvalid as invalid:
-        return {"problems": invalid.problems}
+        done = {"problems": invalid.problems}
     except Exception as error:  # a tool may raise anything
-        return {"error": why(error)}
+        done = {"error": why(error)}
+    return {**done, "told": list(context.told)} if context.told else done
 
 
-def _told(outcome: dict[str, Json]) -> Json:
+def _read(outcome: dict[str, Json]) -> Json:
+    """What comes of a call whose entry this is, as the tool itself returned or raised it."""
     if "problems" in outcome:
         raise ToolInputInvalid(outcome["problems"])
     if "error" in outcome:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.fakes import calls
 from tests.unit.turn.delegation.conftest import asks, results_of
-from threadkeep import Delegation, Memory, Processor, ToolContext, tool
+from threadkeep import Delegation, DelegationStart, Memory, Processor, ToolContext, tool
 from threadkeep.ids import sub_resource
 from threadkeep.models.port import FilePart, TextPart
 from threadkeep.turn.context import RequestContext
@@ -170,12 +170,18 @@ async def test_del13_a_filter_chooses_what_is_forwarded_and_knows_the_prompt(des
         seen.append(call)
         return [RunMessage.saying("in short: hello"), *call.messages[1:]]
 
-    d = desk((asks("researcher"), "done"), on_boss={"delegation": Delegation(message_filter=chosen)})
+    own = Delegation(on_start=lambda call: DelegationStart(prompt="find Y"), message_filter=chosen)
+    d = desk((asks("researcher"), "done"), on_boss={"delegation": own})
     await d.turn()
-    assert d.sub_model.prompt[1:] == [("user", "in short: hello"), ("user", "find X")]
+    assert d.sub_model.prompt[1:] == [("user", "in short: hello"), ("user", "find Y")]
     (call,) = seen
     assert (call.key, call.agent_id, call.parent_id, call.parent_name) == ("researcher", "researcher", "boss", "Boss")
-    assert (call.prompt, call.iteration, call.thread_id, call.resource_id) == ("find X", 1, "T", "U")
+    assert (call.prompt, call.iteration, call.thread_id, call.resource_id) == (
+        "find Y",
+        1,
+        "T",
+        "U",
+    )  # as on_start left it
     assert call.call_id == "call-agent-researcher-0" and [m.text for m in call.messages] == ["hello first"]
 
 

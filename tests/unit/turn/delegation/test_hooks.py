@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeModel, calls
+from tests.unit.fakes import FakeModel, calls, says
 from tests.unit.turn.delegation.conftest import asks, results_of
-from threadkeep import Agent, Delegation, DelegationOutcome, DelegationStart, IterationVerdict, Memory
+from threadkeep import Agent, Delegation, DelegationOutcome, DelegationStart, IterationVerdict, Memory, clock
 from threadkeep.errors import ProcessorFailed
 from threadkeep.models import openai
 from threadkeep.models.bedrock import _Turns
@@ -115,8 +115,27 @@ async def test_del18_the_completion_hook_is_told_all(desk):
     assert (done.result.text, done.result.finish_reason, done.success, done.error) == ("sub answer", "stop", True, None)
     assert (done.result.thread_id, done.result.resource_id) == (sub.id, "U-researcher")
     assert (done.result.usage.total_tokens, done.result.tool_results) == (15, ())
-    assert done.call.prompt == "find X" and done.duration >= 0
+    assert done.call.prompt == "find X"
     assert [m.text for m in done.call.messages] == ["hello first"]
+
+
+async def test_del18_the_duration_is_how_long_the_sub_agent_took(desk, monkeypatch):
+    hook, at = Hook(), clock.now()
+
+    async def slow():
+        monkeypatch.setattr(clock, "now", lambda: at + 7_000)
+        return says("sub answer")
+
+    monkeypatch.setattr(clock, "now", lambda: at)
+    await desk((asks("researcher"), "done"), (slow,), hooks(on_complete=hook)).turn()
+    assert hook.told[0].duration == 7_000
+
+
+async def test_del18_the_usage_includes_what_was_used_below(nest):
+    hook = Hook()
+    result = await nest(on_boss=hooks(on_complete=hook)).desk.turn()
+    assert hook.told[0].result.usage.total_tokens == result.delegated.total_tokens == 45  # 15 a call: two and one
+    assert result.usage.total_tokens == 30
 
 
 async def test_del18_it_may_replace_the_text(desk):
