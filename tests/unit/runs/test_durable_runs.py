@@ -26,6 +26,7 @@ from threadkeep.http import approvals, identity
 from threadkeep.http.route import Request
 from threadkeep.http.serve import serve
 from threadkeep.memory.messages import parts_of
+from threadkeep.models.port import ModelRequest, ModelResponse
 from threadkeep.storage.memory import InMemoryStorage
 from threadkeep.storage.port import NewThread
 from threadkeep.turn.tools import ToolInputInvalid
@@ -612,6 +613,26 @@ async def test_a_deleted_threads_runs_are_gone_and_their_tasks_end() -> None:
     assert (await desk._step(state | {"outcomes": []}, 900))["next"] == "over"  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(NotFound):
         await desk.view(run_id)
+
+
+@pytest.mark.parametrize("answer", [1, 2])
+async def test_nothing_stays_of_a_run_whose_thread_was_deleted_while_a_model_answered(answer: int) -> None:
+    """Before it delegates, and before it ends."""
+    desk = Desk(in_rounds(delegates("A"), "the end"))
+    run_id = await desk.begin()
+    await desk.store.create_thread(NewThread("T", "U"))
+    own = desk.boss_model.generate
+
+    async def deleting(request: ModelRequest) -> ModelResponse:
+        if len(desk.boss_model.requests) == answer - 1:
+            await desk.store.delete_thread("T", resource_id="U")
+            await desk.store.purge_thread("T")
+        return await own(request)
+
+    desk.boss_model.generate = deleting  # type: ignore[method-assign]
+    assert await desk.drive(run_id) == "SUCCEEDED"
+    assert await desk.store.get_run(run_id) is None
+    assert await desk.store.list_entries(run_id, "") == ()
 
 
 async def test_an_unforeseen_error_is_not_explained() -> None:

@@ -9,6 +9,7 @@ from threadkeep.flows.ledger import Outcome, Placed
 from threadkeep.flows.machine import Execution
 from threadkeep.jsontext import Json
 from threadkeep.turn.delegation.orders import Failure, Order, Report, Team
+from threadkeep.turn.plan import store_of
 
 _GRACE = 1.0  # seconds that a machine gets beyond the time of its tasks
 
@@ -30,7 +31,8 @@ class StepFunctionsDelegator:
         if all(order.deadline is not None and ledger.is_late(order.deadline) for order in orders):
             return tuple(Report(order.id, failure="timeout", reason="no time was left") for order in orders)
         storage = team.services.storage
-        placed = await ledger.place(storage, orders)
+        is_home = store_of(team.agent, team.services) is storage
+        placed = await ledger.place(storage, orders, is_home=is_home)
         done = await self.machine.run(placed.to_json(), placed.seconds + _GRACE)
         otherwise: Failure = "timeout" if done.ending == "TIMED_OUT" else "failed"
         return await ledger.collect(storage, placed, _failures(placed, done), otherwise)

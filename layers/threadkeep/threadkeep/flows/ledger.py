@@ -76,8 +76,11 @@ def is_late(deadline: Millis) -> bool:
     return deadline - clock.now() < LEAST * 1000
 
 
-async def place(storage: Storage, orders: Sequence[Order]) -> Placed:
-    """Write the orders of one step of one run. Raises `ThreadGone` if the supervisor's thread is deleted."""
+async def place(storage: Storage, orders: Sequence[Order], *, is_home: bool = True) -> Placed:
+    """Write the orders of one step of one run. Raises `ThreadGone` if the supervisor's thread is deleted.
+
+    `is_home` tells whether that thread is in this store, if it is stored at all.
+    """
     first = orders[0]
     entries: dict[str, Entry] = {}
     items: list[Item] = []
@@ -88,7 +91,7 @@ async def place(storage: Storage, orders: Sequence[Order]) -> Placed:
         entries[name] = Entry(name, said)
         entries[order_name(order.id)] = Entry(order_name(order.id), body)
         items.append(_item(order, name))
-    keeper = first.thread_id if first.is_stored else None  # the journal is forgotten with it
+    keeper = first.thread_id if first.is_stored and is_home else None  # the journal is forgotten with it
     for chunk in chunks(list(entries.values()), MAX_TURN_MESSAGES):
         await storage.write_entries(journal_of(first), chunk, thread_id=keeper)
     return Placed(journal_of(first), tuple(items))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal, TypedDict
 
 from threadkeep import errors, jsontext
-from threadkeep.errors import Conflict, NotFound, RunEnded, ThreadkeepError
+from threadkeep.errors import Conflict, NotFound, RunEnded, ThreadGone, ThreadkeepError
 from threadkeep.flows import ledger
 from threadkeep.flows.ledger import Item, Outcome
 from threadkeep.http.app import App
@@ -58,16 +58,22 @@ async def step(app: App, run_id: str, outcomes: Sequence[Outcome], remaining: Ca
     storage, run = app.storage, await app.storage.get_run(run_id)
     if run is not None and run.state == "failed":
         run = await storage.end_run(run_id, "running")
-    if run is None or run.state != "running":
+    if run is None:
+        return await _forgotten(storage, run_id)
+    if run.state != "running":
         return _next(run_id, "over")
     try:
         await _go_on(app, storage, run, outcomes, remaining)
     except Paused as paused:
         return _next(run_id, "delegate" if paused.orders else "again", paused.orders)
-    except RunEnded:  # cancelled meanwhile, or ended by a commit whose answer was lost
+    except (RunEnded, ThreadGone) as ended:  # cancelled or deleted meanwhile, or a commit's answer was lost
         now = await storage.get_run(run_id)
-        if now is not None and now.state == "failed":
+        if now is None:
+            return await _forgotten(storage, run_id)
+        if now.state == "failed":
             raise Conflict("The run was taken for dead while it went on") from None
+        if isinstance(ended, ThreadGone):
+            raise
     return _next(run_id, "over")
 
 
@@ -77,12 +83,20 @@ async def mark(app: App, run_id: str, error: Mapping[str, str]) -> Next:
     Where that is noted already, the execution is redriven, and the run goes on.
     """
     run = await app.storage.get_run(run_id)
-    if run is None or run.state == "failed":
-        return _next(run_id, "over" if run is None else "again")
+    if run is None:
+        return await _forgotten(app.storage, run_id)
+    if run.state == "failed":
+        return _next(run_id, "again")
     run = await app.storage.end_run(run_id, "failed", error=told(error))
     if run.state != "failed":
         return _next(run_id, "over")
     raise RunFailed(f"Run {run_id} has failed")
+
+
+async def _forgotten(storage: Storage, run_id: str) -> Next:
+    """The end of a run whose thread was deleted: what its tasks wrote since then goes, too."""
+    await storage.forget_run(run_id)
+    return _next(run_id, "over")
 
 
 def told(error: Mapping[str, str]) -> dict[str, Json]:

@@ -243,6 +243,9 @@ class InMemoryStorage(LiveInMemory, JournalsInMemory):
                 entry.deleting |= entry.parent[1] == entry.thread.resource_id
                 entry.parent = None
 
+    def _is_ready(self, thread_id: str) -> bool:
+        return self._ready(thread_id) is not None
+
     def _is_deleting(self, thread_id: str) -> bool:
         entry = self._entries.get(thread_id)
         return entry is not None and entry.deleting

@@ -25,12 +25,17 @@ class JournalsInMemory:
     def _is_deleting(self, thread_id: str) -> bool:
         raise NotImplementedError
 
+    def _is_ready(self, thread_id: str) -> bool:
+        raise NotImplementedError
+
     async def create_run(self, run: DurableRun) -> DurableRun:
         run = _copy(run)
         await asyncio.sleep(0)
         with self._lock:
             if stored := self._run(run.run_id):
                 return journals.known(stored, run)
+            if run.thread_id is not None and self._is_deleting(run.thread_id):
+                raise ThreadGone(run.thread_id)
             self._lead(run.thread_id, run.run_id)
             now = self.clock()
             run = replace(run, created_at=now, updated_at=now)
@@ -72,12 +77,20 @@ class JournalsInMemory:
                 self._keep_run(run)
             return _copy(run)
 
+    async def forget_run(self, run_id: str) -> None:
+        await asyncio.sleep(0)
+        with self._lock:
+            if run_id not in self._runs:
+                self._journals.pop(run_id, None)
+
     async def write_entries(
         self, journal: str, entries: Sequence[Entry], *, thread_id: str | None
     ) -> tuple[Entry, ...]:
         texts = journals.entry_texts(entries)
         await asyncio.sleep(0)
         with self._lock:
+            if entries and thread_id is not None and not self._is_ready(thread_id):
+                raise ThreadGone(thread_id)
             self._lead(thread_id if entries else None, journal)
             expires = self.clock() + JOURNAL_MILLIS
             standing = self._standing(journal)
@@ -105,12 +118,9 @@ class JournalsInMemory:
         return {name: e for name, e in self._journals.get(journal, {}).items() if e[1] > now}
 
     def _lead(self, thread_id: str | None, journal: str) -> None:
-        """Have a journal go with a thread. Raises `ThreadGone` while that is being deleted."""
-        if thread_id is None:
-            return
-        if self._is_deleting(thread_id):
-            raise ThreadGone(thread_id)
-        self._kept_with.setdefault(thread_id, set()).add(journal)
+        """Have a journal go with a thread."""
+        if thread_id is not None:
+            self._kept_with.setdefault(thread_id, set()).add(journal)
 
     def _guarded(self, guard: RunGuard) -> DurableRun | None:
         """What a commit makes of its run, None if nothing. Raises `RunEnded` if it does not run any more."""

@@ -96,6 +96,13 @@ class Journals(Protocol):
         """
         ...
 
+    async def forget_run(self, run_id: str) -> None:
+        """Delete the entries of a durable run that is gone: its tasks may have written after it was forgotten.
+
+        Those of a run that is still there stay.
+        """
+        ...
+
     async def write_entries(
         self, journal: str, entries: Sequence[Entry], *, thread_id: str | None
     ) -> tuple[Entry, ...]:
@@ -104,8 +111,8 @@ class Journals(Protocol):
         They are written together, but for those that others wrote meanwhile. Big bodies go to the bucket. `thread_id`
         is the thread with which the journal is forgotten; one write must name it, the first one if possible, and later
         ones are cheaper without it. A durable run's journal is forgotten with the thread of the run. Raises
-        `ThreadGone` while that thread is being deleted, `InvalidInput` for a name that may not be, `TooLarge` above 44
-        entries or 25 MB in one body.
+        `ThreadGone` if that thread is not there (any more), `InvalidInput` for a name that may not be, `TooLarge` above
+        44 entries or 25 MB in one body.
         """
         ...
 

@@ -267,6 +267,27 @@ class JournalsContract(StorageBase):
                 await storage.write_entries(unique, entries(name, "c"), thread_id=thread.id)
         assert await storage.read_entries(unique, ["b", "c"]) == {}
 
+    async def test_entries_are_refused_once_their_thread_is_gone(self, storage: Storage, thread: Thread, unique: str):
+        for thread_id in (f"never-{unique}", thread.id):
+            await gone(storage, thread)
+            for names in ("a", "bc"):
+                with pytest.raises(ThreadGone):
+                    await storage.write_entries(unique, entries(*names), thread_id=thread_id)
+        assert await storage.list_entries(unique, "") == ()
+
+    async def test_what_is_written_for_a_run_that_is_gone_can_be_forgotten(
+        self, storage: Storage, thread: Thread, unique: str
+    ):
+        other = await storage.create_thread(NewThread(f"o-{unique}", thread.resource_id))
+        run, kept = [await storage.create_run(run_of(t)) for t in (thread, other)]
+        await gone(storage, thread)
+        for made in (run, kept):
+            await storage.write_entries(made.run_id, entries("a", "b"), thread_id=None)
+            await storage.forget_run(made.run_id)
+        assert await storage.list_entries(run.run_id, "") == ()
+        assert await storage.list_entries(kept.run_id, "") == entries("a", "b")
+        assert await storage.get_run(kept.run_id) == kept
+
     async def test_journals_and_runs_go_with_their_thread(self, storage: Storage, thread: Thread, unique: str):
         other = await storage.create_thread(NewThread(f"o-{unique}", thread.resource_id))
         run, kept = [await storage.create_run(run_of(t, f"{t.id}#")) for t in (thread, other)]

@@ -109,7 +109,7 @@ class RunJournals(Part):
         """Put entries where there are none; the rows of those that were there, by name."""
         now = self._now()
         met: dict[str, Item] = {}
-        follow = [] if thread_id is None else [requests.not_deleting(thread_id), _lead(journal, thread_id, now)]
+        follow = [] if thread_id is None else [requests.is_ready(thread_id), _lead(journal, thread_id, now)]
         while left := [name for name in bodies if name not in met]:
             puts = [{"Item": _entry(journal, name, bodies[name], now), **_free(now)} for name in left]
             if len(puts) == 1 and not follow:

@@ -39,6 +39,10 @@ class Purges(Part):
         await self._table.delete(items.thread_key(thread_id), **_if_deleting())
         return True
 
+    async def forget_run(self, run_id: str) -> None:
+        if await self._table.get(items.key(keys.run(run_id), keys.RECORD)) is None:
+            await self._drop(keys.run(run_id), math.inf, self._delete_rows, _is_of_journal)
+
     async def resume_deletes(self, *, older_than: int = _HOUR) -> int:
         """Have the clean-up of threads taken up again that were deleted so many milliseconds ago and are still there.
 

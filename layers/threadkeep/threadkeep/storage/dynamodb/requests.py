@@ -77,6 +77,18 @@ def not_deleting(thread_id: str) -> Action:
     }
 
 
+def is_ready(thread_id: str) -> Action:
+    """The check that a thread is there, whosever it is, and not being deleted."""
+    return {
+        "ConditionCheck": {
+            "Key": items.thread_key(thread_id),
+            "ConditionExpression": "#state = :ready",
+            "ExpressionAttributeNames": {"#state": "state"},
+            "ExpressionAttributeValues": {":ready": text(items.READY)},
+        }
+    }
+
+
 def link(new: NewThread, origin: Origin, created_at: Millis) -> list[Action]:
     """Make a sub-agent's thread known to the resource for which it works and to the thread that it came from.
 
