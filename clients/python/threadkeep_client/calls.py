@@ -155,7 +155,7 @@ def list_runs(
 
 
 def cancel_run(agent_id: str, run_id: str, *, resource_id: str | None = None) -> Request[models.RunBrief]:
-    """End a durable run: nothing of it is stored from then on. One that is over stays as it is."""
+    """End a durable run: no thread gets anything of it from then on. One that is over stays as it is."""
     query = {"resourceId": resource_id}
     place = path("/api/agents/{}/runs/{}/cancel", agent_id, run_id)
     return Request("POST", place, models.RunBrief, query, repeat="always")

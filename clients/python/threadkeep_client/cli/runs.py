@@ -35,7 +35,7 @@ def show_run(session: Session) -> None:
 
 
 def cancel_run(session: Session) -> None:
-    """End a run; nothing of it is stored from then on"""
+    """End a run; no thread gets anything of it from then on"""
     options = session.options
     run = session.client.cancel_run(options.agent, options.run, resource_id=options.resource)
     show.as_json(run) if session.json else print(f"{run.run_id} is {run.state}")

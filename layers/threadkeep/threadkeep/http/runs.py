@@ -203,7 +203,7 @@ async def list_runs(call: Call[RunsQuery, None]) -> Runs:
 
 
 async def cancel_run(call: Call[RunQuery, None]) -> RunBrief:
-    """End a run: what it does from now on is stored nowhere. One that is over stays as it is."""
+    """End a run: no thread gets anything of it from now on. One that is over stays as it is."""
     executions = _executions(call)
     run = await _run_of(call)
     if run.state == "running":
