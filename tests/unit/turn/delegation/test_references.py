@@ -65,7 +65,13 @@ def _rejects(call):
 
 @pytest.mark.parametrize(
     ("sub", "more"),
-    [(RuntimeError("x"), {}), ("", {}), ("  \n", {}), ("x", {"on_start": _rejects})],
+    [
+        (RuntimeError("x"), {}),
+        (RuntimeError("x"), {"on_complete": lambda done: DelegationOutcome(text="instead")}),
+        ("", {}),
+        ("  \n", {}),
+        ("x", {"on_start": _rejects}),
+    ],
 )
 async def test_del27_what_failed_or_is_rejected_or_empty_has_no_name(desk, sub, more):
     d = desk((asks("researcher"), "done"), (sub,), {"delegation": Delegation(references=True, **more)})
