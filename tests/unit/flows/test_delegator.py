@@ -116,6 +116,7 @@ async def test_a_failure_is_a_report_and_its_cause_stays_in_the_log(office, capl
     [report] = await o.storage.list_entries(journal, "report.")
     assert report.body["failure"] == "failed" and "secret" in report.body["reason"]
     assert told(o) == [FAILED] and o.machine.attempts == [0]
+    assert await o.perform(o.task(attempt=1)) == {"id": o.task().item["id"]} and len(o.sub_model.requests) == 1
 
 
 async def test_late_orders_start_no_machine_and_late_tasks_no_model(office):

@@ -168,9 +168,11 @@ class Desk:
         assert status == 202
         return started["runId"]
 
-    async def drive(self, run_id: str, *, redriven: bool = False, seconds: float = LONG) -> str:
-        """Play the machine to its end: `SUCCEEDED` or `FAILED`."""
-        state: dict[str, Any] = {"runId": run_id, "outcomes": []}
+    async def drive(
+        self, run_id: str, *, redriven: bool = False, seconds: float = LONG, at: dict[str, Any] | None = None
+    ) -> str:
+        """Play the machine to its end, from its beginning or the input of a step: `SUCCEEDED` or `FAILED`."""
+        state: dict[str, Any] = at or {"runId": run_id, "outcomes": []}
         if redriven:
             try:
                 state = await self._mark(run_id) | {"outcomes": []}

@@ -252,6 +252,22 @@ async def test_a_run_that_waits_for_an_approval_is_over_and_goes_on_by_the_decis
     assert (json.loads(answer.body)["text"], done) == ("the end", ["rent"])
 
 
+async def test_an_execution_that_was_stopped_among_its_delegations_is_redriven_there() -> None:
+    """Somebody saw meanwhile that nothing drives it, so what its sub-agents then do is not stored: they do it again."""
+    desk = Desk(in_rounds(delegates("A", "B"), "the end"))
+    run_id = await desk.begin()
+    state = await desk._step({"runId": run_id, "outcomes": []}, 900)  # pyright: ignore[reportPrivateUsage]
+    await desk.store.end_run(run_id, "failed", error={"name": "ExecutionEnded", "message": "ABORTED"})
+    state = await desk._delegated(state)  # pyright: ignore[reportPrivateUsage]
+    assert [outcome["failure"] for outcome in state["outcomes"]] == ["cancelled"] * 2
+    assert await desk.drive(run_id, at=state) == "SUCCEEDED"
+    view = await desk.view(run_id)
+    assert (view["state"], view["result"]["text"]) == ("succeeded", "the end")
+    assert [d["state"] for d in view["delegations"]] == ["succeeded"] * 2
+    for sub in await desk.sub_threads():
+        assert [role for role, _ in await desk.stored(sub)] == ["user", "assistant"]
+
+
 async def test_a_task_that_died_is_a_failure_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """It left no report, and only the step behind it is told of it by the machine."""
     desk = Desk(in_rounds(delegates("A"), delegates("B"), "the end"))

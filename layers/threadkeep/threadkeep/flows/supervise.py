@@ -53,11 +53,12 @@ class RunFailed(Exception):
 async def step(app: App, run_id: str, outcomes: Sequence[Outcome], remaining: Callable[[], float]) -> Next:
     """Go on with a run. `outcomes` are those of the orders of the task before, `remaining` the seconds of this one.
 
-    A run that has failed is begun again: only a redrive comes here then. Raises what `run_turn` raises.
+    A run that has failed is begun again: only a redrive comes here then. `outcomes` do not count in that case, as
+    nothing is stored of what orders did while the run had failed. Raises what `run_turn` raises.
     """
     storage, run = app.storage, await app.storage.get_run(run_id)
     if run is not None and run.state == "failed":
-        run = await storage.end_run(run_id, "running")
+        run, outcomes = await storage.end_run(run_id, "running"), ()
     if run is None:
         return await _forgotten(storage, run_id)
     if run.state != "running":
