@@ -18,7 +18,7 @@ CASES = (4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 17, 18, 19, 20, 21, 22, 27, 28, 29, 3
 
 LAST = {
     "TH": 18, "MS": 17, "M-RC": 10, "CTX": 7, "PR": 14, "LOOP": 14, "CALL": 3, "TT": 7, "CFG": 9, "RX": 3, "D-RC": 6,
-    "WM": 28, "VN": 7, "SS": 7, "SIG": 9, "MUT": 7, "DEL": 28, "SHR": 6,
+    "WM": 28, "VN": 7, "SS": 7, "SIG": 9, "MUT": 7, "DEL": 28, "SHR": 6, "SUB": 3,
 }  # fmt: skip
 ROWS = {"M": 24, "W": 14}  # of the tables of working memory
 RULES = (
@@ -30,7 +30,7 @@ RULES = (
     *(f"H{n:02}" for n in CASES),
 )
 # These are tests, whatever the page says of them.
-TESTED = {"WM", "VN", "SS", "CALL", "SHR"}
+TESTED = {"WM", "VN", "SS", "CALL", "SHR", "SUB"}
 DECIDED = {
     rule
     for rule in RULES
@@ -38,10 +38,10 @@ DECIDED = {
 }
 
 _IN_NAME = re.compile(
-    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|del|shr|h|w|m)_?(\d+a?)(?![a-z0-9])"
+    r"(?<![a-z0-9])(m_?rc|d_?rc|m_?disc|d_?disc|th|ms|ctx|pr|loop|call|tt|cfg|rx|wm|vn|ss|sig|mut|del|shr|sub|h|w|m)_?(\d+a?)(?![a-z0-9])"
 )
 _IN_TEXT = re.compile(
-    r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX|WM|VN|SS|SIG|MUT|DEL|SHR)-\d+a?\b|\b(?:H\d\d|[MW]\d{1,2})\b"
+    r"\b(?:M-RC|D-RC|M-DISC|D-DISC|TH|MS|CTX|PR|LOOP|CALL|TT|CFG|RX|WM|VN|SS|SIG|MUT|DEL|SHR|SUB)-\d+a?\b|\b(?:H\d\d|[MW]\d{1,2})\b"
 )
 
 
