@@ -7,7 +7,7 @@ export PYTHONPATH = layers/threadkeep:layers/agents:clients/python
 export SAM_CLI_TELEMETRY = 0
 unexport PYTHONDONTWRITEBYTECODE  # environments are compiled when they are first used
 
-.PHONY: setup run up down studio lint test unit contract mutants bench openapi deploy
+.PHONY: setup run up down studio lint test unit contract stack clients mutants bench openapi deploy
 
 setup:  ## Install what the lock files name, if they changed
 	@$(PYTHON3) local/setup.py
@@ -40,11 +40,17 @@ test: lint
 	$(MAKE) --no-print-directory -j2 --output-sync=target unit contract
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
-	$(PYTHON) -m pytest tests/infra tests/e2e
-	$(PYTHON) -m pytest tests/client tests/browser
+	$(MAKE) --no-print-directory -j2 --output-sync=target stack clients
 
 unit contract:
 	$(PYTHON) -m coverage run --parallel-mode -m pytest tests/$@
+
+# Two halves that each deploy what they need: these tests mostly wait.
+stack:
+	$(PYTHON) -m pytest tests/infra $(sort $(wildcard tests/e2e/test_[a-q]*.py))
+
+clients:
+	$(PYTHON) -m pytest $(sort $(wildcard tests/e2e/test_[r-z]*.py)) tests/client tests/browser
 
 mutants: setup  ## Do the tests notice faults in keys, order, pages and owners? GROUPS="keys order" for some of them
 	nice -n 10 $(PYTHON) -m tests.mutation $(GROUPS)
