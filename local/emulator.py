@@ -47,9 +47,16 @@ def replace(module: Any, name: str, make: Callable[[Any], Any]) -> None:
 # --- Lambda ------------------------------------------------------------------------------------------
 
 
+_DEAD_AT_START = "Worker process exited immediately"
+
+
 def close_lost_deaths() -> None:
-    """A function whose process dies has failed with `Runtime.ExitError`. Stock takes it for an error of the code."""
-    if inspect.getsource(runtime.Worker.invoke).count('"Worker process died"') != 1:
+    """A function whose process dies, also while it starts, has failed with `Runtime.ExitError`.
+
+    Stock takes it for an error of the code.
+    """
+    known = [(runtime.Worker.invoke, '"Worker process died"'), (runtime.Worker._spawn, f'"{_DEAD_AT_START}')]
+    if any(inspect.getsource(part).count(text) != 1 for part, text in known):
         raise SystemExit("MiniStack tells of dead workers in another way than local/emulator.py knows")
 
     def execute(original: Any) -> Any:
@@ -57,7 +64,7 @@ def close_lost_deaths() -> None:
             result = original(*args)
             body = result.get("body")
             told = body.get("errorMessage") if isinstance(body, dict) and result.get("error") else None
-            if told == "Worker process died":
+            if told == "Worker process died" or (told or "").startswith(_DEAD_AT_START):
                 text = f"RequestId: {args[2]} Error: Runtime exited with error: signal: killed"
                 result["body"] = {"errorMessage": text, "errorType": "Runtime.ExitError"}
             return result

@@ -19,6 +19,8 @@ from tests.e2e.application import Application, eventually, new_id
 FAILING = """
 import os, time
 class NoSuchOrder(Exception): ...
+if "DIES_AT_START" in os.environ:
+    os.kill(os.getpid(), 9)
 def handler(event, context):
     time.sleep(event.get("sleep", 0))
     if event.get("die"):
@@ -58,6 +60,14 @@ def test_exceptions_keep_their_names_and_the_worker_stays(stack: Stack, failing:
 
 def test_a_function_that_dies_has_failed_with_an_exit_error(stack: Stack, failing: str) -> None:
     assert invoke(stack, failing, {"die": True})["errorType"] == "Runtime.ExitError"
+    assert isinstance(invoke(stack, failing, {}), int)
+
+
+def test_a_function_that_dies_while_it_starts_has_failed_with_an_exit_error(stack: Stack, failing: str) -> None:
+    functions = stack.client("lambda")
+    functions.update_function_configuration(FunctionName=failing, Environment={"Variables": {"DIES_AT_START": "1"}})
+    assert invoke(stack, failing, {})["errorType"] == "Runtime.ExitError"
+    functions.update_function_configuration(FunctionName=failing, Environment={"Variables": {}})
     assert isinstance(invoke(stack, failing, {}), int)
 
 
