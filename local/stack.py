@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -268,10 +269,24 @@ class Stack:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
         api_url = f"{self.endpoint}/_aws/execute-api/{outputs['RestApiId']}/v1"
         if not answers(f"{api_url}/health", seconds=60):
+            if wrong := self.wrong_with_agents():
+                raise StackError(f"The agents in {self.agents} cannot be loaded:\n{wrong}")
             raise StackError(f"The API does not answer. `make down`, then removing {self.home}, starts afresh; "
                              "what is stored there goes with it")  # fmt: skip
         self.remember(outputs=outputs, api_url=api_url, deployed=wanted)
         return True
+
+    def wrong_with_agents(self) -> str:
+        """Why the agents' package cannot be loaded: the end of a traceback; empty if it can."""
+        assert self.agents
+        load = "from threadkeep.agents import Registry; Registry.load('agents')"
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder) / "agents"
+            package.symlink_to(self.agents)
+            path = os.pathsep.join([folder, str(self.root / "layers/threadkeep")])
+            done = subprocess.run([sys.executable, "-B", "-c", load], env=os.environ | {"PYTHONPATH": path},
+                                  capture_output=True, text=True)  # fmt: skip
+        return done.stderr.strip()[-2000:].replace(str(package), str(self.agents)) if done.returncode else ""
 
     def forget_earlier_deployments(self) -> None:
         """Delete archives that the deployed template does not name, and old layer versions: the emulator keeps all."""
