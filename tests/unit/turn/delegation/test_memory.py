@@ -108,6 +108,19 @@ async def test_del8_sub3_inherited_memory_loads_no_history_and_leaves_the_superv
     assert (memory.options.window, memory.options.generate_title is None) == (20, False)
 
 
+async def test_del8_sub3_nothing_is_read_of_a_threads_history_that_cannot_be_there(desk, monkeypatch):
+    d = desk((asks("researcher"), "done"), on_boss={"memory": Memory(last_messages=20)})
+    load, read = d.storage.load_turn, {}
+
+    async def noting(thread_id, **more):
+        read[thread_id] = (more["last_messages"], more["budget"])
+        return await load(thread_id, **more)
+
+    monkeypatch.setattr(d.storage, "load_turn", noting)
+    (told,) = results_of(await d.turn())
+    assert read["T"][0] == 20 and read[told["subAgentThreadId"]] == (0, None)
+
+
 async def test_del8_h17_working_memory_of_a_sub_agent_stays_and_is_not_the_supervisors(desk):
     memory = Memory(working_memory=True)
     boss = (asks("researcher"), "done", asks("researcher", prompt="find Y"), "done", "done")
