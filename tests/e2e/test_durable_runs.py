@@ -1,4 +1,4 @@
-"""Durable runs on the deployed stack: what is driven by Step Functions survives whoever dies (issue 6.4)."""
+"""Durable runs on the deployed stack: what is driven by Step Functions survives whoever dies."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Durable runs: what is done is done once, whatever dies (issue 6.4, DESIGN 6)."""
+"""Durable runs: what is done is done once, whatever dies (DESIGN 6)."""
 
 import asyncio
 import json

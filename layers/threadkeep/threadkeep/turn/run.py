@@ -156,6 +156,7 @@ class _Turn:
                 return await self._answered(state)
         except TimeoutError as error:
             kept = "what was seen of its answer is stored" if self.live.spoke else "it stored nothing"
+            kept += "; sub-agents that had finished are stored" if self.delegations.count else ""
             advice = "" if self.live.sink else "; use the stream or runs route for longer work"
             raise DeadlineExceeded(f"The run took longer than {self.request.deadline:g} s, {kept}{advice}") from error
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.fakes import FakeModel, Gate, calls, says
 from tests.unit.turn.delegation.conftest import asks, results_of
 from threadkeep import Agent, Delegation, Processor, tool
-from threadkeep.errors import ModelUnavailable, StoreUnavailable
+from threadkeep.errors import DeadlineExceeded, ModelUnavailable, StoreUnavailable
 from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.tools import Tool
 
@@ -76,6 +76,16 @@ async def test_del23_a_thread_that_is_deleted_meanwhile_ends_the_run(desk):
     d.sub_model.answers = [deleting]
     with pytest.raises(ThreadGone):
         await d.turn()
+
+
+async def test_a_run_out_of_time_says_that_what_sub_agents_did_is_stored(desk):
+    late = Gate(says("never"))
+    d = desk((asks("researcher"), late))
+    with pytest.raises(DeadlineExceeded, match="it stored nothing; sub-agents that had finished are stored"):
+        await d.turn(deadline=0.5)
+    (sub,) = await d.sub_threads()
+    assert await d.texts(sub.id) == [("user", "find X"), ("assistant", "sub answer")]
+    assert await d.stored("T") == ()
 
 
 async def test_del24_delegations_of_a_step_run_at_once_ten_at_a_time(desk):

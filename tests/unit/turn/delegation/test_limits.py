@@ -250,3 +250,19 @@ async def test_the_deadline_of_an_order_leaves_its_supervisor_time(desk, monkeyp
     (order,) = told
     assert order.deadline == at + given
     assert (order.delegations, order.depth, order.tokens) == (49, 2, 2_000_000 - 15)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: Limits(delegations="3"), "delegations must be a number"),
+        (lambda: Limits(depth=1.5), "depth must be a number"),
+        (lambda: Limits(seconds=True), "seconds must be a number"),
+        (lambda: Limits(tokens=0), "tokens and seconds above 0"),
+        (lambda: Delegation(hook_errors="ignore"), "hook_errors must be warn or throw"),
+        (lambda: Delegation(on_start=3), "on_start must be a function"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_where_they_are_written(wrong, named):
+    with pytest.raises(ConfigurationError, match=named):
+        wrong()

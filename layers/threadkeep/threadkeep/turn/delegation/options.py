@@ -36,6 +36,9 @@ class Limits:
     seconds: float = 3_600.0
 
     def __post_init__(self) -> None:
+        for name, kind in (("delegations", int), ("depth", int), ("tokens", int), ("seconds", int | float)):
+            if isinstance(given := getattr(self, name), bool) or not isinstance(given, kind):
+                raise ConfigurationError(f"Limits: {name} must be a number, received {given!r}")
         if self.delegations < 0 or self.depth < 0 or self.tokens < 1 or self.seconds <= 0:
             raise ConfigurationError("Limits: delegations and depth must be at least 0, tokens and seconds above 0")
 
@@ -156,7 +159,7 @@ OnIteration = Callable[[Iteration], IterationVerdict | None | Awaitable[Iteratio
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """How an agent delegates. Hooks may be async.
+    """How an agent delegates. Hooks may be async. Raises `ConfigurationError` for what is no hook.
 
     `message_filter` chooses what of `DelegationCall.messages` the sub-agent sees, after `on_start` (DEL-13). A hook
     that raises, or answers with something else, is logged, noted in `TurnResult.hook_errors` and in the run's context
@@ -173,6 +176,13 @@ class Delegation:
     system_texts: bool = False
     references: bool = False
     whole_results: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hook_errors not in ("warn", "throw"):
+            raise ConfigurationError(f"Delegation: hook_errors must be warn or throw, received {self.hook_errors!r}")
+        for name in ("on_start", "on_complete", "message_filter"):
+            if not callable(getattr(self, name) or callable):
+                raise ConfigurationError(f"Delegation: {name} must be a function")
 
 
 @dataclass(frozen=True, slots=True)
