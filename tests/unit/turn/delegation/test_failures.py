@@ -82,7 +82,7 @@ async def test_a_run_out_of_time_says_that_what_sub_agents_did_is_stored(desk):
     late = Gate(says("never"))
     d = desk((asks("researcher"), late))
     with pytest.raises(DeadlineExceeded, match="it stored nothing; sub-agents that had finished are stored"):
-        await d.turn(deadline=0.5)
+        await d.turn(deadline=1.6)
     (sub,) = await d.sub_threads()
     assert await d.texts(sub.id) == [("user", "find X"), ("assistant", "sub answer")]
     assert await d.stored("T") == ()
