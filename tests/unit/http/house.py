@@ -68,8 +68,9 @@ class NoExecutions(Executions):
         self.stopped: list[str] = []
         self.over: dict[str, str] = {}
 
-    async def start(self, run_id: str) -> None:
+    async def start(self, run_id: str) -> bool:
         self.started.append(run_id)
+        return run_id not in self.over and self.started.count(run_id) == 1
 
     async def stop(self, run_id: str) -> None:
         self.stopped.append(run_id)

@@ -620,6 +620,23 @@ async def test_a_run_that_nothing_drives_any_more_is_found_to_have_failed(monkey
     assert (await desk.view(run_id))["result"]["text"] == "the end"
 
 
+async def test_a_run_id_that_is_used_again_after_its_run_is_gone_says_that_nothing_drives_it() -> None:
+    """The execution of the first run keeps the name."""
+    desk = Desk(in_rounds("the end"))
+    run_id = await desk.begin(runId="r1")
+    await desk.store.forget_run(run_id)
+    desk.executions.over[run_id] = "SUCCEEDED"
+    assert await desk.begin(runId="r1") == run_id
+    view = await desk.view(run_id)
+    assert (view["state"], view["error"]["name"]) == ("failed", "ExecutionEnded")
+
+
+async def test_a_run_that_is_begun_again_while_it_goes_on_goes_on() -> None:
+    desk = Desk(in_rounds("the end"))
+    assert await desk.begin(runId="r1") == await desk.begin(runId="r1")
+    assert (await desk.view("r1"))["state"] == "running"
+
+
 async def test_a_deleted_threads_runs_are_gone_and_their_tasks_end() -> None:
     desk = Desk(in_rounds(delegates("A"), "the end"))
     run_id = await desk.begin()

@@ -33,11 +33,11 @@ class Executions:
         self._client = client
         self._machine = machine
 
-    async def start(self, run_id: str) -> None:
-        """Have a run driven. One that is driven already, or was, stays as it is."""
+    async def start(self, run_id: str) -> bool:
+        """Have a run driven. One that is driven already, or was, stays as it is: then False."""
         named = {"stateMachineArn": self._machine, "name": execution_name(run_id)}
         given = jsontext.dumps({"runId": run_id, "outcomes": []})
-        await asyncio.to_thread(self._do, "start_execution", {**named, "input": given})
+        return await asyncio.to_thread(self._do, "start_execution", {**named, "input": given}) is not None
 
     async def stop(self, run_id: str) -> None:
         """Drive a run no longer; one that is not driven stays as it is."""

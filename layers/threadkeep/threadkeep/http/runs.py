@@ -167,7 +167,8 @@ async def start_run(call: Call[wire.ContextQuery, GenerateBody]) -> Started:
         raise KeyReused
     if stored.state == "running":
         await storage.write_entries(run.run_id, [Entry(REQUEST, jsontext.loads(call.raw))], thread_id=None)
-        await executions.start(run.run_id)
+        if not await executions.start(run.run_id):
+            await _checked(call, stored)  # its execution may be that of a run of this id which is gone
     return Started(run_id=run.run_id)
 
 
@@ -306,10 +307,14 @@ async def _run_of(call: Call[RunQuery, None]) -> DurableRun:
 
 async def _looked_after(call: Call[RunQuery, None], run: DurableRun) -> DurableRun:
     """The run; failed if it says that it goes on, but nothing drives it any more."""
-    executions = call.app.executions
-    if run.state != "running" or executions is None or clock.now() - run.updated_at < DOUBTED:
+    if run.state != "running" or call.app.executions is None or clock.now() - run.updated_at < DOUBTED:
         return run
-    ended = await executions.ended(run.run_id)
+    return await _checked(call, run)
+
+
+async def _checked(call: Call[Any, Any], run: DurableRun) -> DurableRun:
+    """A running run; failed if its execution has ended, as each run says how it ended before its execution does."""
+    ended = await _executions(call).ended(run.run_id)
     if ended is None:
         return run
     error: dict[str, Json] = {"name": "ExecutionEnded", "message": f"The execution of the run ended: {ended}"}
