@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from pydantic.alias_generators import to_camel
-
 from threadkeep import ids
 from threadkeep.agents.speakers import Speaker
 from threadkeep.errors import InvalidInput, Issue, ModelUnavailable
 from threadkeep.jsontext import Json
-from threadkeep.memory.options import MemoryOptions, merged
+from threadkeep.memory.options import MemoryOptions, in_camel_case, merged
 from threadkeep.models.port import Model, ModelSettings
 from threadkeep.models.registry import Models
 from threadkeep.storage.memory import InMemoryStorage
@@ -240,20 +238,12 @@ def messages_of(said: Said, field: str) -> tuple[InputMessage, ...]:
 def options_of(agent: TurnAgent, call: Mapping[str, Any] | None) -> MemoryOptions:
     """The memory's options with the call's, in either spelling, merged in (CFG-7)."""
     base = agent.memory.options if agent.memory else MemoryOptions()
-    return merged(base, None if call is None else _camel(call))
+    return merged(base, None if call is None else in_camel_case(call))
 
 
 def _json_options(call: Mapping[str, Any] | None) -> dict[str, Json] | None:
     """The options of a call that JSON can say: those that a run keeps while it is suspended."""
-    return None if call is None else RequestContext(_camel(call)).to_json()
-
-
-def _camel(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in the spelling of the wire; a JSON Schema keeps the names of its properties."""
-    return {
-        to_camel(k): _camel(v) if isinstance(v, Mapping) and k not in ("schema", "json_schema") else v  # pyright: ignore[reportUnknownArgumentType]
-        for k, v in options.items()
-    }
+    return None if call is None else RequestContext(in_camel_case(call)).to_json()
 
 
 def _named_model(agent: TurnAgent) -> tuple[TurnAgent, Models]:

@@ -1,9 +1,10 @@
 """The options of a Memory, and how a call's own options change them (CFG-2, CFG-3, CFG-7)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
 
 from threadkeep import jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
@@ -158,6 +159,14 @@ def merged(base: MemoryOptions, call: Json) -> MemoryOptions:
         return _bounded(base, MemoryOptions.model_validate(values))
     except ValidationError as error:
         raise InvalidInput(*_issues(error, "memory.options.")) from error
+
+
+def in_camel_case(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of either spelling as `merged` takes them; a JSON Schema keeps the names of its properties."""
+    return {
+        to_camel(k): in_camel_case(v) if isinstance(v, Mapping) and k not in ("schema", "json_schema") else v  # pyright: ignore[reportUnknownArgumentType]
+        for k, v in options.items()
+    }
 
 
 def _bounded(base: MemoryOptions, options: MemoryOptions) -> MemoryOptions:

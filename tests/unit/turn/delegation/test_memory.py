@@ -192,6 +192,18 @@ async def test_del10_ddisc18_a_read_only_sub_agent_stores_nothing(desk, on_sub):
     assert await d.sub_threads() == () and len(await d.stored("T")) == 2
 
 
+@pytest.mark.parametrize("option", [{"working_memory": {"max_bytes": 100}}, {"workingMemory": {"maxBytes": 100}}])
+async def test_del10_delegated_options_count_in_either_spelling_at_any_depth(desk, option):
+    memory = Memory(working_memory={"enabled": True, "scope": "resource", "max_bytes": 1_000})
+    note = calls(("updateWorkingMemory", {"memory": "x" * 200}))
+    on_sub = {"memory": memory, "delegated_memory": DelegatedMemory(options=option)}
+    d = desk((asks("researcher"), "done"), (note, "noted"), on_sub=on_sub)
+    (told,) = results_of(await d.turn())
+    assert "100" in str(told["subAgentToolResults"][0]["result"])
+    kept = await d.storage.get_working_memory(MemoryTarget("resource", sub_resource("U", "researcher")))
+    assert kept.text == ""
+
+
 async def test_del10_shr5_a_sub_agent_may_use_the_memory_of_another_resource(desk):
     shared = DelegatedMemory(resource="house", thread="archive")
     d = desk(

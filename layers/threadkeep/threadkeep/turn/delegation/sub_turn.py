@@ -5,14 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
 from threadkeep import clock, ids
 from threadkeep.clock import Millis
 from threadkeep.errors import ConfigurationError, Conflict, DeadlineExceeded
 from threadkeep.jsontext import Json
 from threadkeep.memory.messages import is_data, parts_of
-from threadkeep.memory.options import MemoryOptions, merged
+from threadkeep.memory.options import MemoryOptions, in_camel_case, merged
 from threadkeep.models.port import Model
 from threadkeep.storage.port import Origin
 from threadkeep.turn import receipts
@@ -130,12 +128,8 @@ def _conversation(sub: TurnAgent, order: Order) -> Conversation:
 
 def _options(sub: TurnAgent, order: Order) -> MemoryOptions:
     base = sub.memory.options if sub.memory else MemoryOptions()
-    options = merged(base, _camel(sub.delegated.options)) if sub.delegated.options else base
+    options = merged(base, in_camel_case(sub.delegated.options)) if sub.delegated.options else base
     return options.model_copy(update={"read_only": True}) if order.read_only else options
-
-
-def _camel(options: dict[str, Any]) -> dict[str, Json]:
-    return {to_camel(name): value for name, value in options.items()}
 
 
 def _report(order: Order, used: Conversation | None, result: TurnResult, duration: Millis) -> Report:
