@@ -122,8 +122,7 @@ def _runner(function: Function, arguments: type[BaseModel], injected: str | None
         try:
             valid = arguments.model_validate(args)
         except ValidationError as error:
-            problems = {".".join(map(str, e["loc"])) or "root": e["msg"] for e in error.errors()}
-            raise ToolInputInvalid(problems) from error
+            raise ToolInputInvalid.of(error) from error
         given = {field: getattr(valid, field) for field in arguments.model_fields}
         if injected:
             given[injected] = context

@@ -7,7 +7,7 @@ A run is stored and its execution started before the answer 202; the tasks of th
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -127,7 +127,7 @@ class Asked:
         return cls(call.identity.kind, call.identity.resource, call.query.request_context, call.arrived)
 
     def to_json(self) -> dict[str, Json]:
-        return {"kind": self.kind, "resource": self.resource, "context": self.context, "at": self.at}
+        return asdict(self)
 
 
 async def turn_of_run(app: "App", run: DurableRun, body: Json) -> tuple[TurnAgent, TurnRequest]:

@@ -28,7 +28,6 @@ from threadkeep.storage.port import (
 from threadkeep.turn import events, receipts, suspension
 from threadkeep.turn.delegation import forwarding
 from threadkeep.turn.delegation.delegations import Delegations
-from threadkeep.turn.delegation.in_process import InProcess
 from threadkeep.turn.events import Event
 from threadkeep.turn.live import outcome_told, shown_always, shows_delegated
 from threadkeep.turn.message_list import MessageList, RunMessage
@@ -38,7 +37,7 @@ from threadkeep.turn.processors.pipeline import Pipeline
 from threadkeep.turn.receipts import Hold
 from threadkeep.turn.request import Repeatable, Resumed, Services, TurnAgent, TurnRequest
 from threadkeep.turn.result import TurnResult
-from threadkeep.turn.run import run_turn
+from threadkeep.turn.run import delegator_of, run_turn
 from threadkeep.turn.stored_steps import before_last_step, metadata_of, stored_steps
 from threadkeep.turn.tools import CallOutcome, ToolContext, failed, run_call, unknown
 from threadkeep.turn.whole import whole
@@ -256,7 +255,7 @@ class _Decided:
             return None
         repeat = Repeatable(_key(run, call, "call"), "", waits=True, lasts=True, arrived=0)
         request = replace(self.request, began=clock.now(), repeat=repeat)
-        delegator = self.services.delegator or InProcess(run_turn)
+        delegator = delegator_of(self.services)
         tell = self._tell_delegated if request.watcher is not None else None
         return Delegations(self.agent, request, self.services, delegator, run_turn, is_stored=True, tell=tell)
 

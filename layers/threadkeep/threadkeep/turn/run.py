@@ -44,6 +44,7 @@ from threadkeep.turn.answer import Answered, Run, check_fits
 from threadkeep.turn.context import value_of
 from threadkeep.turn.delegation.delegations import Delegations
 from threadkeep.turn.delegation.in_process import InProcess
+from threadkeep.turn.delegation.orders import Delegator
 from threadkeep.turn.events import Delegated, Event, TitleGiven
 from threadkeep.turn.live import Live
 from threadkeep.turn.loop import Stopped
@@ -304,9 +305,14 @@ def _delegations(agent: TurnAgent, request: TurnRequest, plan: Plan, services: S
     async def tell(call_id: str, event: Event) -> None:
         await live.tell(Delegated(call_id, event))
 
-    delegator = services.delegator or InProcess(run_turn)
     watched = tell if live.sink is not None else None
+    delegator = delegator_of(services)
     return Delegations(agent, request, services, delegator, run_turn, is_stored=plan.creates, tell=watched)
+
+
+def delegator_of(services: Services) -> Delegator:
+    """What runs sub-agents: the same process, where nothing else is named."""
+    return services.delegator or InProcess(run_turn)
 
 
 def _model(agent: TurnAgent, services: Services) -> tuple[Model, str, str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import ValidationError, to_jsonable_python
 
 from threadkeep import ids, jsontext
 from threadkeep.errors import ConfigurationError, InvalidInput, Issue
@@ -75,6 +75,11 @@ class ToolInputInvalid(Exception):
     def __init__(self, problems: Mapping[str, str]):
         super().__init__("; ".join(f"{path}: {text}" for path, text in problems.items()))
         self.problems = dict(problems)
+
+    @classmethod
+    def of(cls, error: ValidationError) -> "ToolInputInvalid":
+        """What a pydantic model found wrong with the arguments."""
+        return cls({".".join(map(str, e["loc"])) or "root": e["msg"] for e in error.errors()})
 
 
 class ToolRefused(Exception):

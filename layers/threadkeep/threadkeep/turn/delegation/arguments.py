@@ -1,5 +1,7 @@
 """The tool `agent-<key>`: what a supervisor's model may say to it (DEL-2, DEL-4, DEL-27)."""
 
+from functools import cache
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -41,6 +43,7 @@ class CitingArguments(Arguments):
         return [Reference(ref=r) if isinstance(r, str) else r for r in self.context_from_refs or ()]
 
 
+@cache
 def schema(*, references: bool) -> dict[str, Json]:
     """The JSON Schema that the model sees."""
     return (CitingArguments if references else Arguments).model_json_schema()
@@ -51,5 +54,4 @@ def read(args: dict[str, Json]) -> CitingArguments:
     try:
         return CitingArguments.model_validate(args)
     except ValidationError as error:
-        problems = {".".join(map(str, e["loc"])) or "root": e["msg"] for e in error.errors()}
-        raise ToolInputInvalid(problems) from error
+        raise ToolInputInvalid.of(error) from error
